@@ -61,8 +61,7 @@ def shorten(overrides: Iterable[str]) -> list[str]:
 
 def read_phrases() -> Any:
     """Each phrase, in small letters, short ones more often; neutral and judged ones left out, by their words."""
-    from qkv.training.built_in import SENTIMENT
-    from qkv.training.splits import Splits, find_data_file
+    from qkv.training.splits import SENTIMENT, Splits, find_data_file
 
     valid, test = spell_rows("dev"), spell_rows("test")
     known = {join_letters(text) for text, _ in (*valid, *test)}
@@ -89,7 +88,7 @@ def read_sentences() -> Any:
 
 def spell_rows(split: str) -> list[tuple[str, str]]:
     """The labelled sentences of a split, spelt as the trees are."""
-    from qkv.training.built_in import read_sst2_rows
+    from qkv.training.splits import read_sst2_rows
 
     return [(unescape(text), label) for text, label in read_sst2_rows(split)]
 

@@ -20,7 +20,6 @@ SENTENCES = {
     "labs": {"analogy", "antecedent", "apple", "arms", "bahdanau", "cache_exact", "one_character",
              "parallel_equals_serial", "temperature_and_top_p", "wo_sum",
              "__init__"},
-    "training": {"built_in"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
     "explore": {"guesses", "embeddings", "record", "scenes"},
     "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},

@@ -45,9 +45,11 @@ def templates(package: Path = PACKAGE) -> set[str]:
 
 
 def described(value: object) -> Iterator[str]:
-    """What data sets and recipes say of themselves in TOML: `about` and `licence`."""
+    """What is said in TOML: `about` and `licence` of data sets and recipes, `idea` and `right` of misunderstandings."""
+    for inner in value if isinstance(value, list) else ():
+        yield from described(inner)
     for key, inner in value.items() if isinstance(value, dict) else ():
-        if key in ("about", "licence") and isinstance(inner, str):
+        if key in ("about", "licence", "idea", "right") and isinstance(inner, str):
             yield inner
         else:
             yield from described(inner)

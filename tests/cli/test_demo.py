@@ -116,7 +116,7 @@ def test_without_a_port_the_terminal_goes_on(
 
 
 def test_your_sentence_is_watched_first_where_its_words_are_known(capsys: pytest.CaptureFixture[str]) -> None:
-    run, common = recipes.find("demo"), Common(talk=Talk("en"))
+    run, common = recipes.configure("demo"), Common(talk=Talk("en"))
     own = demo.watch_own_sentence(demo.Story(common, own="我爱喝茶。"), run)
     assert own.watch.texts == ("我爱喝茶。", *run.watch.texts)
     assert demo.watch_own_sentence(demo.Story(common, own="鹦鹉学舌。"), run) is run
@@ -125,7 +125,7 @@ def test_your_sentence_is_watched_first_where_its_words_are_known(capsys: pytest
 
 
 def test_the_demo_records_itself(tmp_path: Any) -> None:
-    run = recipes.find("demo")
+    run = recipes.configure("demo")
     assert run.watch.times
     assert json.dumps(run.watch.words, ensure_ascii=False) == '["小", "苹果", "书"]'
 

@@ -65,7 +65,7 @@ def data(folder: Path, kind: str, content: bytes, more: str = "") -> Any:
     (folder / "a.src").write_text("".join(f"one {i}\n" for i in range(12)), encoding="utf-8")
     (folder / name).write_bytes(content)
     (folder / "a.toml").write_text(f"[data]\n{said}\nvalid = 2\n{more}\n", encoding="utf-8")
-    return recipes.find(folder / "a.toml").splits()
+    return recipes.configure(folder / "a.toml").splits()
 
 
 def spoilt(kind: str, row: bytes, at: int = 2, end: bytes = b"\n") -> bytes:
@@ -179,9 +179,9 @@ def test_a_held_out_text_that_stands_in_training_is_told_with_both_lines(name: s
     (tmp_path / "a.toml").write_text(f'[data]\ntext = "{name}"\nvalid_file = "v.{ends}"\n', encoding="utf-8")
     put(name, lines)
     put(f"v.{ends}", [f"{line}, or not" for line in lines[:20]])
-    assert recipes.find(tmp_path / "a.toml").splits().notes == ()
+    assert recipes.configure(tmp_path / "a.toml").splits().notes == ()
     put(f"v.{ends}", [f"{line}, or not" for line in lines[:10]] + lines[7:9])
-    (note,) = recipes.find(tmp_path / "a.toml").splits().notes
+    (note,) = recipes.configure(tmp_path / "a.toml").splits().notes
     assert re.search(rf"v\.{ends}:11: 2 of 12 held-out rows occur in training too, the first at .*a\.{ends}:8", note)
 
 

@@ -1,70 +1,19 @@
-"""The strongest edges and the alignment are what a computation by hand says."""
+"""Paths and the alignment are what a computation by hand says."""
 
 import pytest
 import torch
-from torch import Tensor
+from support.small import IDS, SOURCE, lm, made, run, seq2seq
 
-from qkv.core.init import initialise
-from qkv.core.model import Transformer
-from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.lens import attention_maps
 from qkv.lens.trace import Trace
-from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 
-def seq2seq() -> Spec:
-    n, ff = Norm("layer"), Ffn(80, "relu", bias=True)
-    enc = Block(Attention(4, 4, 8, Mask("full"), True, True), ff, norm_sum=n)
-    dec = Block(Attention(4, 4, 8, Mask("causal")), ff, cross=Attention(4, 2, 8, Mask("memory")), norm_sum=n)
-    t = Table("sinusoid", 64)
-    return Spec(53, encoder=Stack(32, (enc,) * 3, t, 6.0), decoder=Stack(32, (dec,) * 2, t, 6.0), init=Init("xavier"))
-
-
-def lm(*, parallel: bool = False) -> Spec:
-    b = Block(
-        Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms", 1e-6),
-        residual="parallel" if parallel else "serial",
-    )
-    return Spec(53, decoder=Stack(32, (b,) * 3, final_norm=Norm("rms", 1e-6), context=64), head=Head("untied"))
-
-
-def made(spec: Spec) -> Transformer:
-    core = Transformer(spec).eval()
-    initialise(core, 0)
-    with torch.no_grad():
-        for p in core.parameters():
-            p.mul_(3.0 if p.dim() > 1 and spec.init.kind == "normal" else 1.0)
-    return core
-
-
-def run(core: Transformer, ids: Tensor, source: Tensor) -> Tensor:
-    given = Inputs()
-    if core.spec.encoder and core.spec.decoder:
-        given = Inputs(memory=core.encode(source))
-    return core(ids, given).logits
-
-
-SOURCE, IDS = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[1, 8, 9, 10]])
-
-
-@torch.no_grad()
-def test_the_strongest_edges_are_the_largest_weights_of_all_heads() -> None:
-    core = made(seq2seq())
-    with Trace(core, save=["patterns"]) as t:
-        run(core, IDS, SOURCE)
-    for part, size in (("encoder", 5), ("decoder", 4), ("cross", 5)):
-        found = attention_maps.rank_edges(t, 2, part=part, top=4)
-        paths = attention_maps.attention_paths(t.core.spec, part)
-        everything = sorted(
-            ((float(t[f"{p}.pattern"][0, h, 2, s]), i, h, s)
-             for i, p in enumerate(paths) for h in range(4) for s in range(size)),
-            reverse=True,
-        )
-        assert [(e.layer, e.head, e.key) for e in found] == [x[1:] for x in everything[:4]]
-        assert all(e.query == 2 for e in found)
+def test_paths_are_those_of_a_part_and_a_missing_part_is_named() -> None:
+    assert attention_maps.attention_paths(seq2seq(), "cross") == [f"decoder.layers.{i}.cross" for i in range(2)]
+    assert attention_maps.attention_paths(lm(), "decoder") == [f"layers.{i}.attn" for i in range(3)]
     with pytest.raises(QkvError, match="no cross"):
-        attention_maps.attention_paths(Trace(made(lm())).core.spec, "cross")
+        attention_maps.attention_paths(lm(), "cross")
 
 
 @torch.no_grad()
@@ -93,13 +42,3 @@ def test_a_layer_that_rests_on_the_end_token_covers_no_word(monkeypatch: pytest.
     monkeypatch.setattr(Trace, "__getitem__", lambda t, name: maps[name])
     assert attention_maps.align_words(t).layer == 1
     assert attention_maps.align_words(t, source=size - 1).layer == 0
-
-
-@torch.no_grad()
-def test_edges_are_those_of_their_row() -> None:
-    core, ids = made(lm()), torch.tensor([[5, 6, 7], [9, 2, 40]])
-    with Trace(core, save=["patterns"]) as t:
-        core(ids)
-    for row in (0, 1):
-        best = attention_maps.rank_edges(t, 2, row=row, top=1)[0]
-        assert best.weight == max(float(t[f"layers.{i}.attn.pattern"][row, :, 2].max()) for i in range(3))

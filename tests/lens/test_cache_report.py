@@ -1,6 +1,7 @@
 """Bytes of the cache are those that were allocated; other attentions cost what their formulas say."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_other_attentions_cost_what_their_formulas_say(monkeypatch: pytest.Monke
         "own": 2 * 2 * dim * layers * 4, "MHA": 2 * heads * dim * layers * 4, "MQA": 2 * dim * layers * 4,
         "GQA": 2 * 3 * dim * layers * 4, "MLA": (4 * dim + dim // 2) * layers * 4,
     }
-    monkeypatch.setattr(cache_report, "numbers_per_position", lambda spec: 7)
+    monkeypatch.setattr(cache_report.cost, "count", lambda spec: SimpleNamespace(kv_per_token=7, memory_per_token=0))
     assert t.cache().steps[-1].bytes != t.cache().real
     big = replace(zoo.learned(), decoder=replace(zoo.learned().stack, blocks=zoo.learned().stack.blocks[:1]))
     assert set(cache_report.attention_variants(big)) == {"own", "MHA", "GQA", "MQA", "MLA"}

@@ -21,8 +21,9 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens import edit, trace, trace_storage
-from qkv.lens.trace import Trace, tap_names
+from qkv.lens import edit, recording, trace_storage
+from qkv.lens.taps import tap_names
+from qkv.lens.trace import Trace
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 
@@ -170,12 +171,12 @@ def test_one_row_of_a_map_is_that_row_for_shared_sources_and_cached_calls() -> N
 
 @torch.no_grad()
 def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, ids, right = made(lm()), words(1, 6), trace.compute_pattern
+    core, ids, right = made(lm()), words(1, 6), recording.compute_pattern
     with Trace(core, save=["check"]) as t:
         core(ids)
-    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q * 2, k, seen, at))
+    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale: right(q * 2, k, bias, scale))
     assert max(t.check().values()) > 1e-3
-    monkeypatch.setattr(trace, "compute_pattern", lambda q, k, seen, at: right(q, k, seen._replace(causal=False), at))
+    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale: right(q, k, bias * 0, scale))
     assert max(t.check().values()) > 1e-3
 
 
@@ -323,7 +324,7 @@ def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
 def test_a_rebuilt_map_without_distances_or_with_other_latents_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     core, ids = zoo.made(zoo.relative()), zoo.words(1, 9)
     with monkeypatch.context() as patch, Trace(core, save=["check"]) as t:
-        patch.setattr(trace, "collect_masks", lambda stack, ids, step: dict(step.mask))
+        patch.setattr(recording, "collect_masks", lambda stack, ids, step: dict(step.mask))
         zoo.run(core, ids)
     assert max(t.check().values()) > 1e-3
     core, cache = zoo.made(zoo.mixed()), Static(3)

@@ -9,7 +9,7 @@ import torch
 import qkv
 from qkv.errors import QkvError
 from qkv.lens import trace_storage
-from qkv.lens.trace import tap_names
+from qkv.lens.taps import tap_names
 
 TEXTS = {
     "demo": "书和茶都在桌上，我看完了它。",

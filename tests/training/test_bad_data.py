@@ -105,7 +105,7 @@ def test_a_run_tells_its_notes_and_keeps_them(tmp_path: Path) -> None:
     assert (tmp_path / "quarantine.jsonl").is_file()
     (tmp_path / "m.toml").write_text('[data]\ntext = "a"\non_bad_row = "skipp"\n', encoding="utf-8")
     with pytest.raises(QkvError, match=r"data\.on_bad_row: found 'skipp'.*did you mean 'skip'"):
-        recipes.find(tmp_path / "m.toml")
+        recipes.configure(tmp_path / "m.toml")
 
 
 def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_a_prompt_that_cannot_be_continued_is_told(prompt: str, here: Path) -> N
 def test_a_setting_that_cannot_be_is_named(word: str) -> None:
     key = word.partition("=")[0]
     with pytest.raises(QkvError, match=rf"^{key}: found .*, expected "):
-        recipes.find("a.tsv", [word])
+        recipes.configure("a.tsv", [word])
 
 
 def test_heads_divide_the_width_where_there_are_any() -> None:

@@ -40,7 +40,7 @@ def test_a_value_that_a_field_cannot_have_is_refused(made: Callable[[], Any], me
 def test_numbers_of_numpy_and_whole_ones_for_fractions_are_numbers() -> None:
     s = Settings(steps=np.int64(3), lr=np.float32(0.5), clip=1)  # type: ignore[arg-type]
     assert (s.steps, float(s.lr), s.clip) == (3, 0.5, 1)
-    assert dataclasses.replace(Shape(), dropout=None).drop == 0.1
+    assert dataclasses.replace(Shape(), dropout=None).dropout is None
     assert Data(tsv=[Path("a.tsv")]).tsv == Data(tsv=Path("a.tsv")).tsv == ("a.tsv",)  # type: ignore[arg-type]
     assert Settings(betas=[0.9, 0.99]).betas == (0.9, 0.99)  # type: ignore[arg-type]
     assert Data(tsv="a.tsv").tsv == ("a.tsv",)  # type: ignore[arg-type]

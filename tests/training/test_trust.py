@@ -35,7 +35,7 @@ from qkv.training import step as stepping
 from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
-from qkv.training.shape import DROPLESS, LACKS, Shape
+from qkv.training.shape import Shape, find_ignored
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork, limits and signals differ on Windows")
 V, PAD, EOS, MASK, START, END = 40, 0, 1, 2, 3, 4
@@ -63,8 +63,8 @@ AGREE = [("pairs", "marian"), ("labels", "bert"), ("prefixes", "experts")]  # wi
 def shape_of(family: str, drop: float = 0.0) -> Shape:
     size: dict[str, Any] = {"family": family, "width": 32, "layers": 2, "heads": 2, "ffn": 128, "context": 32}
     size |= FAMILIES[family]
-    states = 0.0 if size["family"] in DROPLESS else drop
-    within = 0.0 if "attention_dropout" in LACKS.get(size["family"], ()) else drop
+    ignored = find_ignored(size["family"])
+    states, within = (0.0 if key in ignored else drop for key in ("dropout", "attention_dropout"))
     return Shape(dropout=states, attention_dropout=within, **size)
 
 

@@ -108,7 +108,7 @@ def distil(common: Common, names: tuple[str, ...], out: Path, how: Mapping[str, 
     assert run.data is not None
     if run.objective:
         raise QkvError("{names}: these rows have labels, expected pairs of texts", names=names[0])
-    making.free(run.data, out)
+    making.split_sets(run.data, out)
     teacher |= common.load_models(teacher.pop("ensemble"))
 
     def doubt(file: str, own: float, read: float) -> None:

@@ -208,7 +208,7 @@ def open_page(story: Story, watched: Path, wanted: bool) -> Iterator[None]:
     from qkv.training import recipes
 
     names = ["demo", "demo-lm", "demo-moe", "demo-bert"]
-    examples = {"demo": recipes.find("demo").watch.texts, "demo-lm": (PROMPT,)}
+    examples = {"demo": recipes.configure("demo").watch.texts, "demo-lm": (PROMPT,)}
     try:
         desk = server.Desk(names, story.common.load_model, story.common.talk.lang, examples, watched=watched)
         story.stage = server.Page(desk, token=os.environ.get("QKV_TOKEN") or None)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -182,43 +182,48 @@ def print_end(common: Common, result: dict[str, Any]) -> None:
         click.echo(common.say("the model lies in") + f" {result['directory']}")
 
 
-def show_events(common: Common) -> Any:
-    """A context that gives the function which shows events: nothing, a live line, or plain lines."""
-    from contextlib import nullcontext
-
-    if common.json or common.quiet:
-        return nullcontext(None)
-    return Live(common.say) if sys.stderr.isatty() else nullcontext(Plain(common.say))
-
-
 def english(template: str, /, **fields: Any) -> str:
     """What is said where no language was chosen."""
     return Message(template, **fields)
+
+
+def show_events(common: Common) -> Any:
+    """A context that gives the function which shows events: nothing, a live line, or plain lines."""
+    if common.json or common.quiet:
+        return nullcontext(None)
+    return Live(common.say) if sys.stderr.isatty() else Plain(common.say)
 
 
 class Plain:
     """Events as lines, not more than one in some seconds for the steps."""
 
     def __init__(self, say: Say = english) -> None:
-        self.say, self.last, self.heard = say, 0.0, True
+        self.say, self.last, self.reading = say, 0.0, True
+
+    def __enter__(self) -> "Plain":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
 
     def __call__(self, event: dict[str, Any]) -> None:
+        try:
+            if self.reading:
+                self.show(event)
+        except OSError:  # nobody reads any more, as after `| head`: the run is worth more, and its log has all of it
+            self.reading = False
+
+    def show(self, event: dict[str, Any]) -> None:
+        """An event, as lines on stderr."""
         if event["kind"] == "step":
             if time.monotonic() - self.last < EVERY:
                 return
             self.last = time.monotonic()
-        try:
-            for text in describe_event(event, self.say) if self.heard else ():
-                click.echo(text, err=True)
-        except OSError:  # nobody reads any more, as after `| head`: the run is worth more, and its log has all of it
-            self.heard = False
+        for text in describe_event(event, self.say):
+            click.echo(text, err=True)
 
 
-class Live:
+class Live(Plain):
     """A line that moves, and above it what is worth keeping: notes, evaluations, sample translations."""
-
-    def __init__(self, say: Say = english) -> None:
-        self.say, self.heard = say, True
 
     def __enter__(self) -> "Live":
         from rich.console import Console
@@ -233,13 +238,6 @@ class Live:
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):
             self.progress.stop()
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        try:
-            if self.heard:
-                self.show(event)
-        except OSError:  # the terminal is gone: see Plain
-            self.heard = False
 
     def show(self, event: dict[str, Any]) -> None:
         """An event, in the line that moves or above it."""

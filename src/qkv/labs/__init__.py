@@ -94,7 +94,9 @@ def misconceptions() -> list[dict[str, Any]]:
     import tomllib
 
     text = (Path(__file__).parent / "misconceptions.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["entry"]
+    said = [(Message(e["idea"]), Message(e["right"]), e) for e in tomllib.loads(text)["entry"]]
+    return [{"idea_zh": idea.to("zh"), "idea_en": str(idea), "right_zh": right.to("zh"), "right_en": str(right),
+             "source": e["source"], "show": e["show"]} for idea, right, e in said]
 
 
 def document(lang: str) -> str:

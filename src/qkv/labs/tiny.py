@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import qkv
 from qkv import spec as parts
 from qkv.core.cache import Static
-from qkv.core.step import active_tracer
 from qkv.labs.lab import Tell, ignore
+from qkv.lens.taps import use_tracer
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,8 @@ def influence(model: qkv.Model, ids: Tensor, seed: int = 0) -> Tensor:
     Layer 0 is the embedding. `ids` is one row [1, T].
     """
     ears = Ears(("embed", "resid_out"))
-    token = active_tracer.set(ears)
-    try:
+    with use_tracer(ears):
         model(ids)
-    finally:
-        active_tracer.reset(token)
     sources, targets = list(ears.first.values()), list(ears.last.values())  # each 1 T D
     count, tokens, size = len(sources), ids.shape[1], sources[0].shape[-1]
     found = torch.zeros(count, tokens, count, tokens, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Looking inside: trace.py records, edit.py changes, readouts.py lists the readouts. Start with trace.py.
+"""Looking inside: recording.py records and reads taps, edit.py changes them; Trace (trace.py) adds the readouts.
 
-The readouts, one file each: logit_lens, attention_maps (edges, alignment), attribution (parts), step_by_step (walk),
+The readouts, one file each: logit_lens, attention_maps (alignment), attribution (parts), step_by_step (walk),
 embeddings (neighbours, analogy), residual_drift (shift), sampling_filters (choices), mask_reasons (mask), routing,
-wavefront, cache_report, compare (diff), gradient. Causal: edge_ablation, activation_patching. consistency holds the
-readouts to the model; resolve finds runs, positions and tokens; selectors and trace_storage serve trace.py.
+wavefront, cache_report, compare (diff), gradient, consistency (check). Causal: edge_ablation, activation_patching.
+resolve finds runs, positions and tokens; taps, selectors and trace_storage serve recording.py. Start with trace.py.
 """

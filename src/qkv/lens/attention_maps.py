@@ -1,4 +1,4 @@
-"""Attention weights read from a trace: the strongest edges of a position, and the alignment of a translation.
+"""Attention weights read from a trace: the paths of the attentions, and the alignment of a translation.
 
 Weights say where a head looked, not what mattered: edge_ablation.py measures that.
 Letters: T positions, S source positions, H heads.
@@ -7,28 +7,16 @@ Letters: T positions, S source positions, H heads.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import resolve
-from qkv.lens.trace import Trace
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 from qkv.spec import Spec
 
 AttentionPart = Literal["encoder", "decoder", "cross"]
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A query looked at a key: how much, in which layer and head."""
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -61,28 +49,15 @@ def attention_paths(spec: Spec, part: AttentionPart) -> list[str]:
     return [f"{dot}layers.{i}.{'cross' if part == 'cross' else 'attn'}" for i in range(len(stack.blocks))]
 
 
-def rank_edges(t: Trace, query: int, *, part: AttentionPart = "decoder", top: int = 10, row: int = 0) -> list[Edge]:
-    """The strongest edges from one position, over all layers and heads of a part."""
-    found: list[Edge] = []
-    for layer, path in enumerate(attention_paths(t.core.spec, part)):
-        weight = t[f"{path}.pattern"][row, :, query]  # H S
-        best = weight.flatten().topk(min(top, weight.numel()))
-        for w, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            found.append(Edge(layer, i // weight.shape[1], query, i % weight.shape[1], w))
-    return sorted(found, key=lambda e: -e.weight)[:top]
-
-
-def align_words(t: Trace, *, layer: int | None = None, row: int = 0, source: int | None = None) -> Alignment:
+def align_words(t: Recording, *, layer: int | None = None, row: int = 0, source: int | None = None) -> Alignment:
     """The soft alignment of one layer's cross-attention; `source` counts the real words to be covered, end tokens not.
 
     Without `layer`, the one is chosen that covers the source best: the mean over source words of the largest share that
     any target position gave them. A layer that rests on one token covers little.
     """
     across = attention_paths(t.core.spec, "cross")
-    maps = [t[f"{p}.pattern"][row].mean(0) for p in (across if layer is None else [across[layer]])]  # each T S
+    wanted = range(len(across)) if layer is None else [layer]
+    maps = {i: t[f"{across[i]}.pattern"][row].mean(0) for i in wanted}  # each T S
+    layer = max(maps, key=lambda i: float(maps[i][:, :source].amax(0).mean()))
     words = resolve.tokens_read(t, row=row), resolve.tokens_read(t, "encoder.", row=row)
-    if layer is None:
-        covers = [m[:, :source].amax(0).mean() for m in maps]
-        layer = int(torch.stack(covers).argmax())
-        return Alignment(layer, maps[layer], *words)
-    return Alignment(layer, maps[0], *words)
+    return Alignment(layer, maps[layer], *words)

@@ -6,7 +6,6 @@ scale is applied to all that came before it. Letters: D width, H heads, W value 
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +14,15 @@ from qkv.core.attention import Attention
 from qkv.core.experts import Experts
 from qkv.core.ffn import ACTIVATIONS
 from qkv.core.latent import Latent
-from qkv.core.model import Block, Dense, Head, Stack
+from qkv.core.model import Block, Dense, Head
 from qkv.core.norm import Norm
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
+from qkv.lens.taps import Run
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Run, Trace
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ class Parts(Drawn):
 
     def forms(self) -> tuple[Form, ...]:
         """The push of every sub-layer, and of the strongest parts."""
-        total = f"{self.logit:+.3f} = logit (±{self.gap:.0e})"
-        sums = Message("sum {total}", total=total)
+        sums = Message("sum {total}", total=f"{self.logit:+.3f} = logit (±{self.gap:.0e})")
         title = Message("who pushed {goal} (after {after})", goal=self.goal, after=self.after)
         best = self.best[:10]
         return (
@@ -90,32 +87,28 @@ class Parts(Drawn):
 class Spot:
     """Where the logit stands: a run, its row and its position."""
 
-    t: "Trace"
-    run: "Run"
+    t: Recording
+    run: Run
     row: int
     pos: int
 
     def __call__(self, name: str) -> Tensor:
         """What a tap carried here, in fp64: [D], or [H, W]."""
-        if name not in self.t.needed:
-            raise QkvError('parts: {name} was not saved; add it: save=["parts"]', name=name)
-        x = self.t.stitch(self.run, name)[self.row]
+        resolve.require_saved(self.t, "parts", name)
+        x = self.t.stitch(self.run, self.t.select(name))[self.row]
         return to_float64(x[:, self.pos] if x.dim() == 3 else x[self.pos])
 
 
 @dataclass
 class Ledger:
-    """What was written, line by line: names and leaves of the sum whose gradient gives each push."""
+    """What was written, by name: leaves of the sum whose gradient gives each push."""
 
-    names: list[str] = field(default_factory=list)
-    leaves: list[Tensor] = field(default_factory=list)
+    leaves: dict[str, Tensor] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)
 
     def add(self, name: str, x: Tensor) -> Tensor:
         """One more thing that is added."""
-        leaf = to_float64(x).requires_grad_()
-        self.names.append(name)
-        self.leaves.append(leaf)
+        self.leaves[name] = leaf = to_float64(x).requires_grad_()
         return leaf
 
     def norm(self, at: nn.Module, x: Tensor) -> Tensor:
@@ -129,7 +122,7 @@ class Ledger:
 
 
 def attribute_logit(
-    t: "Trace", pos: int | str = -1, token: int | str | None = None, *, vs: int | str | None = None, row: int = 0,
+    t: Recording, pos: int | str = -1, token: int | str | None = None, *, vs: int | str | None = None, row: int = 0,
     run: int | None = None,
 ) -> Parts:
     """Who pushed the logit of a token at a position (default: the likeliest one), or that of `token` minus `vs`.
@@ -138,12 +131,12 @@ def attribute_logit(
         QkvError: what it needs was not saved; a word of several tokens; a model without a head.
     """
     at, (first, second), logit = locate_logit(t, pos, token, vs, row, run)
-    book, pushes = compute_pushes(at, first, second)
-    found = [
-        Part(name, float(p))
-        for name, push in zip(book.names, pushes, strict=True)
-        for name, p in ([(name, push)] if push.dim() == 0 else [(f"{name}.{i}", p) for i, p in enumerate(push)])
-    ]
+    book, pulls = compute_pulls(at, first, second)
+    found: list[Part] = []
+    for name, leaf in book.leaves.items():
+        push = pulls[name] * leaf.detach()
+        push = (push.sum(-1) if push.dim() else push).tolist()
+        found += [Part(f"{name}.{i}", p) for i, p in enumerate(push)] if isinstance(push, list) else [Part(name, push)]
     total = sum(p.push for p in found)
     goal = " − ".join(resolve.show_token(t, i) for i in (first, second) if i is not None)
     after = resolve.tokens_read(t, row=row, run=run)[at.pos].strip()
@@ -151,30 +144,27 @@ def attribute_logit(
 
 
 def attribute_to_neurons(
-    t: "Trace", layer: int, pos: int | str = -1, token: int | str | None = None, *, vs: int | str | None = None,
+    t: Recording, layer: int, pos: int | str = -1, token: int | str | None = None, *, vs: int | str | None = None,
     top: int = 10, row: int = 0, run: int | None = None,
 ) -> tuple[Part, ...]:
     """The neurons of a layer's feed-forward network that pushed the logit most; all of them sum to the `ffn` part."""
     at, (first, second), _ = locate_logit(t, pos, token, vs, row, run)
-    path = f"{resolve.prefix_of(t)}layers.{layer}.ffn"
-    block = stack_of(t).layers[layer] if 0 <= layer < len(stack_of(t).layers) else None
+    path, layers = f"{resolve.prefix_of(t)}layers.{layer}.ffn", t.core.stack.layers
+    block = layers[layer] if 0 <= layer < len(layers) else None
     if not isinstance(block, Block) or block.spec.ffn is None:
         raise QkvError("neurons: there is no {path}; experts are parts of their own", path=path)
-    pulls: dict[str, Tensor] = {}
-    compute_pushes(at, first, second, pulls)
-    pull = pulls[path]  # D
+    pull = compute_pulls(at, first, second)[1][path]  # D
     push = at(f"{path}.act") * (to_float64(block.ffn.down.weight).T @ pull)  # F
     order = push.abs().topk(min(top, len(push))).indices.tolist()
     return tuple(Part(f"{path}.neuron.{i}", float(push[i])) for i in order)
 
 
 def locate_logit(
-    t: "Trace", pos: int | str, token: int | str | None, vs: int | str | None, row: int, run: int | None
+    t: Recording, pos: int | str, token: int | str | None, vs: int | str | None, row: int, run: int | None
 ) -> tuple[Spot, tuple[int, int | None], float]:
     """The spot, the tokens, and the logit (or difference of two) of the model there."""
-    if t.core.spec.head is None:
-        raise QkvError("parts: this model has no head, so it gives no logits")
-    at = Spot(t, resolve.find_run(t, index=run), row, resolve.find_position(t, pos, row=row, run=run))
+    resolve.require_head(t, "parts")
+    at = Spot(t, resolve.find_run(t, run=run), row, resolve.find_position(t, pos, row=row, run=run))
     state = at(f"{resolve.prefix_of(t)}final_norm")
     with torch.no_grad():
         logits = t.core.head(state.to(t.core.embed.weight)).double()  # V
@@ -183,35 +173,26 @@ def locate_logit(
     return at, (first, second), float(logits[first] - (0.0 if second is None else logits[second]))
 
 
-def compute_pushes(
-    at: Spot, first: int, second: int | None, pulls: dict[str, Tensor] | None = None
-) -> tuple[Ledger, list[Tensor]]:
-    """The book of a logit and what each of its lines pushed; `pulls` takes each line's gradient."""
+def compute_pulls(at: Spot, first: int, second: int | None) -> tuple[Ledger, dict[str, Tensor]]:
+    """The book of a logit and the gradient of each of its lines."""
     book = Ledger()
     with torch.inference_mode(False), torch.enable_grad():
         x = add_embedding(book, at)
-        for layer in stack_of(at.t).layers:
+        for layer in at.t.core.stack.layers:
             assert isinstance(layer, Block)
             x = add_layer(book, layer, x, at)  # D
-        x = book.norm(stack_of(at.t).final_norm, x)
+        x = book.norm(at.t.core.stack.final_norm, x)
         logit = form_logit(book, at.t.core.head, x, first, second)
-        grads = torch.autograd.grad(logit, book.leaves, allow_unused=True)
-    pushes: list[Tensor] = []
-    for name, leaf, grad in zip(book.names, book.leaves, grads, strict=True):
-        pull = torch.zeros_like(leaf) if grad is None else grad  # nothing is carried on where there is no residual
-        pushes.append((pull * leaf.detach()).sum(-1) if leaf.dim() else pull * leaf.detach())
-        if pulls is not None:
-            pulls[name] = pull
-    return book, pushes
+        # zeros where nothing is carried on, as there is no residual
+        grads = torch.autograd.grad(logit, [*book.leaves.values()], allow_unused=True, materialize_grads=True)
+    return book, dict(zip(book.leaves, grads, strict=True))
 
 
 def add_embedding(book: Ledger, at: Spot) -> Tensor:
     """The token's own vector, its position's, and what else is added before the first layer."""
-    t, stack = at.t, stack_of(at.t)
-    s, place, dot = stack.spec, at.run.place, resolve.prefix_of(t)
-    table = t.core.embed
-    if resolve.side_of(t) == "encoder" and t.core.spec.sources:
-        table = t.core.source_embed
+    core, place, dot = at.t.core, at.run.place, resolve.prefix_of(at.t)
+    stack, s = core.stack, core.stack.spec
+    table = core.source_embed if resolve.side_of(at.t) == "encoder" and core.spec.sources else core.embed
     x = book.add(f"{dot}embed.token", to_float64(table.weight[at.run.ids[at.row, at.pos]]) * s.embed_scale)
     if s.positions:
         slot = place.token[at.row, at.pos]
@@ -254,11 +235,10 @@ def add_ffn(book: Ledger, block: Block, at: Spot) -> Tensor:
     """What the feed-forward network, or each chosen expert and the shared one, wrote."""
     if block.spec.moe:
         return add_experts(book, block.moe, at)
-    bias = block.ffn.down.bias
-    out = at(f"{block.ffn.path}.out")
+    path, bias, out = block.ffn.path, block.ffn.down.bias, at(f"{block.ffn.path}.out")
     if bias is None:
-        return book.add(block.ffn.path, out)
-    return book.add(block.ffn.path, out - to_float64(bias)) + book.add(f"{block.ffn.path}.down.bias", bias)
+        return book.add(path, out)
+    return book.add(path, out - to_float64(bias)) + book.add(f"{path}.down.bias", bias)
 
 
 def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
@@ -289,11 +269,6 @@ def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int
     if head.bias is not None:
         logit = logit + book.add("head.bias", head.bias[first] - (0.0 if second is None else head.bias[second]))
     return logit
-
-
-def stack_of(t: "Trace") -> Stack:
-    """The stack whose states become logits."""
-    return t.core.decoder if t.core.spec.decoder else t.core.encoder
 
 
 def sublayer_of(name: str) -> str:

@@ -1,18 +1,15 @@
 """What the KV cache keeps and saves: bytes and work of every step, with it and without, for each kind of attention."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from qkv import cost
 from qkv.core.cache import Static
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Lines, name_both
 from qkv.spec import Attention, Block, Latent, Norm, Rotary, Spec
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,10 @@ class CacheReport(Drawn):
     def forms(self) -> tuple[Form, ...]:
         """Positions computed with and without the cache, and bytes a position with other attentions."""
         steps = [f"{i}" for i in range(len(self.steps))]
-        fresh, again = [s.fresh for s in self.steps], [s.again for s in self.steps]
-        series = {name_both(Message("computed")): fresh, name_both(Message("without")): again}
-        last = f"{self.steps[-1].bytes:,}"
-        note = Message("{last} bytes kept at the end; {saved:.1f} times the work without it", last=last,
-                       saved=self.saved)
+        series = {name_both(Message("computed")): [s.fresh for s in self.steps],
+                  name_both(Message("without")): [s.again for s in self.steps]}
+        note = Message("{last} bytes kept at the end; {saved:.1f} times the work without it",
+                       last=f"{self.steps[-1].bytes:,}", saved=self.saved)
         title = Message("bytes per position of this model with other attentions")
         work = Message("the KV cache: positions computed in each step")
         return Lines(work, steps, series, note), Bars(title, [*self.kinds], [*self.kinds.values()])
@@ -59,7 +55,7 @@ class CacheReport(Drawn):
         return sum(s.again for s in self.steps) / sum(s.fresh for s in self.steps)
 
 
-def report_cache(t: "Trace", *, run: int | None = None) -> CacheReport:
+def report_cache(t: Recording, *, run: int | None = None) -> CacheReport:
     """The cache of the traced run, all rows together, counted from the spec and held against what was allocated.
 
     Raises:
@@ -67,24 +63,14 @@ def report_cache(t: "Trace", *, run: int | None = None) -> CacheReport:
     """
     if t.core.spec.decoder is None:
         raise QkvError("cache: an encoder alone reads its text once and keeps nothing")
-    passed, spec = resolve.find_run(t, index=run), t.core.spec
-    size = t.core.embed.weight.element_size()
-    counted = cost.count(spec)
-    each = numbers_per_position(spec) * size
-    ends = [c.start + c.ids.shape[1] for c in passed.calls]
-    steps = tuple(
-        CacheStep(end, end * each * len(c.ids), c.ids.shape[1], end) for end, c in zip(ends, passed.calls, strict=True)
-    )
-    crossed = bool(spec.encoder and spec.decoder)
-    memory = counted.memory_per_token * size * passed.calls[0].sources * passed.calls[0].across if crossed else 0
+    passed, spec = resolve.find_run(t, run=run), t.core.spec
+    size, first = t.core.embed.weight.element_size(), passed.calls[0]
+    each = cost.count(spec).kv_per_token * size
+    steps = tuple(CacheStep(c.end, c.end * each * len(c.ids), c.ids.shape[1], c.end) for c in passed.calls)
+    memory = cost.count(spec).memory_per_token * size * first.sources * first.across if spec.encoder else 0
     real = passed.cache.bytes if isinstance(passed.cache, Static) else None
-    kinds = {name: numbers_per_position(s) * size for name, s in attention_variants(spec).items()}
+    kinds = {name: cost.count(s).kv_per_token * size for name, s in attention_variants(spec).items()}
     return CacheReport(steps, memory, real, kinds)
-
-
-def numbers_per_position(spec: Spec) -> int:
-    """Numbers kept for each position of the decoder."""
-    return cost.count(spec).kv_per_token
 
 
 def attention_variants(spec: Spec) -> dict[str, Spec]:
@@ -92,11 +78,8 @@ def attention_variants(spec: Spec) -> dict[str, Spec]:
 
     Latents are sized as in DeepSeek-V2 (Liu et al. 2024, table 1): rank 4 K, and K/2 rotary numbers.
     """
-    found = {"own": spec}
-    stack = spec.stack
-    at = stack.blocks[0].attn
-    dim = at.head_dim if isinstance(at, Attention) else at.nope_head_dim
-    heads = at.heads
+    found, at = {"own": spec}, spec.stack.blocks[0].attn
+    dim, heads = at.head_dim if isinstance(at, Attention) else at.nope_head_dim, at.heads
     for name, groups in (("MHA", heads), ("GQA", heads // 4 if heads >= 8 else max(1, heads // 2)), ("MQA", 1)):
         if heads % groups == 0:
             found[name] = replace_attention(spec, Attention(heads, groups, dim, at.mask))

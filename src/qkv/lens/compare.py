@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import resolve
-from qkv.lens.trace import Trace
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
 
@@ -45,31 +45,25 @@ class Diff(Drawn):
         return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
 
 
-def compare_runs(a: Trace, b: Trace, *, row: int = 0, run: int | None = None) -> Diff:
+def compare_runs(a: Recording, b: Recording, *, row: int = 0, run: int | None = None) -> Diff:
     """Where two runs of one model differ, over the tokens that both texts have, in their order."""
     if a.core is not b.core and a.core.spec != b.core.spec:
         raise QkvError("diff: the two runs are of different models; compare two texts in one model")
-    dot = resolve.prefix_of(a)
-    names = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(a.core.spec.stack.blocks))))
-    for t in (a, b):
-        if not set(names) <= t.needed:
-            raise QkvError("diff: the states after each layer were not saved; add them to both: "
-                           'save=["diff"]')
-    one, two = (resolve.find_run(t, index=run).ids[row].tolist() for t in (a, b))
+    one, two = (resolve.find_run(t, run=run).ids[row].tolist() for t in (a, b))
     blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     pairs = tuple((m.a + i, m.b + i) for m in blocks for i in range(m.size))
     if not pairs:
         raise QkvError("diff: the two texts have no token in common")
     left, right = ([p[side] for p in pairs] for side in (0, 1))
-    x = torch.stack([a.get(n, run=run)[row, left].float() for n in names])  # L N D
-    y = torch.stack([b.get(n, run=run)[row, right].float() for n in names])
+    (names, x), (_, y) = (resolve.read_states(t, "diff", at, row=row, run=run) for t, at in ((a, left), (b, right)))
+    x, y = x.float(), y.float()  # L N D
     distance = (x - y).norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
     read = resolve.tokens_read(a, row=row, run=run)
     return Diff(pairs, names, distance, measure_divergence(a, b, (left, right), row, run), tuple(read[i] for i in left))
 
 
 def measure_divergence(
-    a: Trace, b: Trace, places: tuple[list[int], list[int]], row: int, run: int | None
+    a: Recording, b: Recording, places: tuple[list[int], list[int]], row: int, run: int | None
 ) -> Tensor | None:
     """The divergence of the next words at paired positions; None without a head."""
     rows: list[Tensor] = []
@@ -77,7 +71,7 @@ def measure_divergence(
         if t.core.spec.head is None or "logits" not in t.needed:
             return None
         logits = t.get("logits", run=run)[row].float().log_softmax(-1)  # the last positions of the text
-        missing = len(resolve.find_run(t, index=run).ids[row]) - len(logits)
+        missing = len(resolve.find_run(t, run=run).ids[row]) - len(logits)
         blank = logits.new_full((missing, logits.shape[-1]), torch.nan)
         rows.append(torch.cat((blank, logits))[at])  # N V
     return F.kl_div(rows[1], rows[0], reduction="none", log_target=True).sum(-1)

@@ -1,25 +1,25 @@
 """Whether an attention edge or a head matters: remove it, run again, and compare the target's probability.
 
 Many cuts run side by side: each row of a batch is one sentence with its own cut. Letters: N rows, T target tokens,
-S source tokens, H heads, V vocabulary.
+S source tokens, Q query positions, H heads, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qkv import spec as parts
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
+from qkv.lens.attention_maps import AttentionPart as Side
+from qkv.lens.attention_maps import attention_paths
 from qkv.lens.edit import Edit, ablate, hide
-from qkv.lens.trace import Trace
-
-Side = Literal["encoder", "decoder", "cross"]
+from qkv.lens.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,10 @@ class Case:
 
 @dataclass(frozen=True)
 class EdgeCut:
-    """One or more edges of a row to be removed: from `query` to `key`; None stands for every layer or head."""
+    """An edge of a row to be removed in every layer and head: from `query` to `key`."""
 
     query: int
     key: int
-    layer: int | None = None
-    head: int | None = None
-
-
-@dataclass(frozen=True)
-class CutEffect:
-    """What a cut did: the log-probability of the target before and after, and the likeliest token afterwards."""
-
-    cut: EdgeCut
-    before: float
-    after: float
-    instead: int
-
-    @property
-    def drop(self) -> float:
-        """How much log-probability was lost, in nats: large where the edge mattered."""
-        return self.before - self.after
 
 
 @dataclass(frozen=True)
@@ -81,10 +64,10 @@ class TargetScores:
 def score_targets(core: Transformer, cases: Sequence[Case], edits: Sequence[Edit] = ()) -> TargetScores:
     """The model's log-probability of every target token of every case, with edits."""
     target, real = pad_with_mask([c.target for c in cases], core.embed.weight.device)
-    with Trace(core, edit=edits):
+    with Recording(core, edit=edits):
         logits = core(target, make_inputs(core, cases), mode="prefill").logits[:, :-1].float()  # N T V
     chance = logits.log_softmax(-1).gather(-1, target[:, 1:, None])[..., 0] * real[:, 1:]
-    return TargetScores(torch.nn.functional.pad(chance, (1, 0)), torch.nn.functional.pad(logits.argmax(-1), (1, 0)))
+    return TargetScores(pad(chance, (1, 0)), pad(logits.argmax(-1), (1, 0)))
 
 
 @torch.no_grad()
@@ -93,16 +76,17 @@ def score_answers(
 ) -> tuple[Tensor, Tensor]:
     """The log-probability of each case's target[at] and the likeliest token, [N] each: cheaper than `score_targets`.
 
-    With `once` equal sources are encoded together, as the edits leave the encoder alone.
+    With `once` equal sources are encoded together, as the edits leave the encoder alone. An encoder alone answers at
+    the place `at` of the source itself.
     """
-    device = core.embed.weight.device
-    target, _ = pad_with_mask([c.target for c in cases], device)
+    device, decodes = core.embed.weight.device, core.spec.decoder is not None
+    read, real = pad_with_mask([c.target if decodes else c.source for c in cases], device)
     rows, at = torch.arange(len(cases), device=device), torch.tensor([c.at for c in cases], device=device)
-    with Trace(core, edit=edits):
-        given = make_inputs(core, cases, once=once)
-        states = core.hidden(target, given, mode="prefill")[rows, at - 1]  # N D
-        logits = core.head(states).float()  # N V
-    return logits.log_softmax(-1)[rows, target[rows, at]], logits.argmax(-1)
+    with Recording(core, edit=edits):
+        given = make_inputs(core, cases, once=once) if decodes else Inputs(padding_mask=real)
+        logits = core.head(core.hidden(read, given, mode="prefill")[rows, at - int(decodes)]).float()  # N V
+    wanted = torch.tensor([c.target[c.at] for c in cases], device=device)
+    return logits.log_softmax(-1)[rows, wanted], logits.argmax(-1)
 
 
 def make_inputs(core: Transformer, cases: Sequence[Case], *, once: bool = False) -> Inputs:
@@ -115,8 +99,7 @@ def make_inputs(core: Transformer, cases: Sequence[Case], *, once: bool = False)
     source, there = pad_with_mask(read, device)
     memory = core.encode(source, Inputs(padding_mask=there), mode="prefill")
     if len(read) < len(sources):
-        place = {ids: row for row, ids in enumerate(read)}
-        rows = torch.tensor([place[ids] for ids in sources], device=device)
+        rows = torch.tensor([read.index(ids) for ids in sources], device=device)
         memory, there = memory[rows], there[rows]
     return Inputs(memory=memory, source_padding_mask=there)
 
@@ -124,41 +107,28 @@ def make_inputs(core: Transformer, cases: Sequence[Case], *, once: bool = False)
 def attentions_of(core: Transformer, side: Side) -> list[tuple[str, parts.Attention | parts.Latent]]:
     """The attentions of a side, from the first layer up: the path of each and its spec."""
     spec = core.spec
-    both = bool(spec.encoder and spec.decoder)
-    stack = spec.encoder if side == "encoder" else spec.decoder
-    if stack is None or spec.decoder is None or (side == "cross" and not both):
-        raise QkvError("patch: this model has no {side} attention that its decoder's words depend on",
-                       side=side)
-    dot = ("encoder." if side == "encoder" else "decoder.") if both else ""
-    name = "cross" if side == "cross" else "attn"
-    found = [(f"{dot}layers.{i}.{name}", b.cross if side == "cross" else b.attn) for i, b in enumerate(stack.blocks)]
-    return [(path, at) for path, at in found if at]
+    if spec.decoder is None:
+        raise QkvError("patch: this model has no {side} attention that its decoder's words depend on", side=side)
+    paths, stack = attention_paths(spec, side), spec.encoder if side == "encoder" and spec.encoder else spec.decoder
+    specs = [b.cross if side == "cross" and b.cross else b.attn for b in stack.blocks]
+    return list(zip(paths, specs, strict=True))
+
+
+def count_places(case: Case, side: Side) -> tuple[int, int]:
+    """The queries and the keys of a side's attention."""
+    source, target = len(case.source), len(case.target)
+    return source if side == "encoder" else target, target if side == "decoder" else source
 
 
 def make_edits(core: Transformer, cases: Sequence[Case], cuts: Sequence[EdgeCut | None], side: Side) -> list[Edit]:
-    """The cuts of each row as edits of that side's attention."""
-    queries = max(len(c.source if side == "encoder" else c.target) for c in cases)
-    keys = max(len(c.target if side == "decoder" else c.source) for c in cases)
-    found: list[Edit] = []
-    for layer, (path, at) in enumerate(attentions_of(core, side)):
-        gone = torch.zeros(len(cases), at.heads, queries, keys, dtype=torch.bool)
-        for row, cut in enumerate(cuts):
-            if cut and cut.layer in (None, layer):
-                gone[row, slice(None) if cut.head is None else cut.head, cut.query, cut.key] = True
-        if bool(gone.any()):
-            found.append(hide(path, gone))
-    return found
-
-
-def run_cuts(
-    core: Transformer, cases: Sequence[Case], cuts: Sequence[EdgeCut | None], *, side: Side, rows: int = 512
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Log-probabilities and likeliest tokens, [T] each, of every case under its cut, in order."""
-    for i in range(0, len(cases), rows):
-        part = cases[i : i + rows]
-        found = score_targets(core, part, make_edits(core, part, cuts[i : i + rows], side))
-        for case, logprobs, best in zip(part, found.logprobs, found.best, strict=True):
-            yield logprobs[: len(case.target)], best[: len(case.target)]
+    """The cut of each row as edits of that side's attention."""
+    paths = [path for path, _ in attentions_of(core, side)]
+    queries, keys = map(max, zip(*(count_places(c, side) for c in cases), strict=True))
+    gone = torch.zeros(len(cases), 1, queries, keys, dtype=torch.bool)
+    for row, cut in enumerate(cuts):
+        if cut:
+            gone[row, :, cut.query, cut.key] = True
+    return [hide(path, gone) for path in paths] if bool(gone.any()) else []
 
 
 def score_cuts(
@@ -201,64 +171,27 @@ def measure_edge_drops(
     return drops
 
 
-def rank_edges_by_effect(
-    core: Transformer, case: Case, query: int, *, keys: Sequence[int] | None = None, side: Side = "encoder",
-    by: Literal["all", "layer", "head"] = "all",
-) -> list[CutEffect]:
-    """What cutting each edge from `query` does to the target, the largest drop first.
-
-    `by` cuts an edge in all layers and heads at once, in one layer, or in one head.
-    """
-    size = query + 1 if side == "decoder" else len(case.source)
-    spots: list[tuple[int | None, int | None]] = [(None, None)]
-    if by != "all":
-        layers = enumerate(attentions_of(core, side))
-        spots = [(i, h) for i, (_, at) in layers for h in ([None] if by == "layer" else range(at.heads))]
-    keys = range(size) if keys is None else keys
-    cuts: list[EdgeCut | None] = [None]
-    cuts += [EdgeCut(query, key, layer, head) for layer, head in spots for key in keys]
-    results = list(run_cuts(core, [case] * len(cuts), cuts, side=side))
-    before = float(results[0][0][case.at])
-    effects = [
-        CutEffect(cut, before, float(lp[case.at]), int(best[case.at]))
-        for cut, (lp, best) in zip(cuts, results, strict=True) if cut
-    ]
-    return sorted(effects, key=lambda e: -e.drop)
-
-
-def cut_every_edge(core: Transformer, case: Case, *, side: Side = "encoder") -> tuple[Tensor, Tensor, Tensor]:
+def cut_every_edge(
+    core: Transformer, case: Case, *, side: Side = "encoder", rows: int = 512
+) -> tuple[Tensor, Tensor, Tensor]:
     """Each query-key edge of a side cut in turn, in all layers and heads: before [T], after and instead [Q, S, T].
 
     `instead` is the likeliest token after the cut. A decoder's edges into the future do not exist; theirs equal before.
     """
-    queries = len(case.source if side == "encoder" else case.target)
-    keys = len(case.target if side == "decoder" else case.source)
-    pairs = [(q, k) for q in range(queries) for k in range(keys) if side != "decoder" or k <= q > 0]
-    cuts: list[EdgeCut | None] = [None, *(EdgeCut(q, k) for q, k in pairs if keys > 1)]
-    results = list(run_cuts(core, [case] * len(cuts), cuts, side=side))
-    before, best = results[0]
-    after = before.expand(queries, keys, -1).clone()  # Q S T
-    instead = best.expand(queries, keys, -1).clone()  # Q S T
-    for cut, (lp, token) in zip(cuts[1:], results[1:], strict=True):
-        if cut:
-            after[cut.query, cut.key], instead[cut.query, cut.key] = lp, token
-    return before, after, instead
+    queries, keys = count_places(case, side)
+    pairs = [(q, k) for q in range(queries) for k in range(keys) if keys > 1 and (side != "decoder" or k <= q > 0)]
+    cuts = [None, *(EdgeCut(*pair) for pair in pairs)]
+    chunks = [([case] * len(cuts[i : i + rows]), cuts[i : i + rows]) for i in range(0, len(cuts), rows)]
+    scores = [score_targets(core, cases, make_edits(core, cases, some, side)) for cases, some in chunks]
+    logprobs, best = torch.cat([s.logprobs for s in scores]), torch.cat([s.best for s in scores])  # N T
+    after = logprobs[0].expand(queries, keys, -1).clone()  # Q S T
+    instead = best[0].expand(queries, keys, -1).clone()  # Q S T
+    for n, (q, k) in enumerate(pairs, 1):
+        after[q, k], instead[q, k] = logprobs[n], best[n]
+    return logprobs[0], after, instead
 
 
 def cut_heads(core: Transformer, heads: Sequence[tuple[int, int]], *, side: Side = "encoder") -> list[Edit]:
     """Edits that silence heads (layer, head) of a side's attention: for `Trace(core, edit=cut_heads(...))`."""
     paths = [path for path, _ in attentions_of(core, side)]
     return [ablate(f"{paths[layer]}.z", heads=head) for layer, head in heads]
-
-
-def measure_head_effects(core: Transformer, cases: Sequence[Case], *, side: Side = "encoder") -> Tensor:
-    """The drop of log P(target[at]) of each case when one head is silenced: [L, H, N], L layers of H heads."""
-    at = torch.tensor([c.at for c in cases], device=core.embed.weight.device)[:, None]
-    before = score_targets(core, cases).logprobs.gather(1, at)[:, 0]  # N
-
-    def measure_drop(layer: int, head: int) -> Tensor:
-        after = score_targets(core, cases, cut_heads(core, [(layer, head)], side=side))
-        return before - after.logprobs.gather(1, at)[:, 0]
-
-    layers = enumerate(attentions_of(core, side))
-    return torch.stack([torch.stack([measure_drop(i, h) for h in range(a.heads)]) for i, (_, a) in layers])  # L H N

@@ -1,4 +1,4 @@
-"""Edits as data: what is changed in a run, where, and how. Weights are never touched; trace.py applies the edits.
+"""Edits as data: what is changed in a run, where, and how. Weights are never touched; recording.py applies the edits.
 
 A name is a glob over tap names. Positions are slots of the sequence, counted from 0 over prompt and what was written.
 Letters: B batch, T queries, S keys, H heads, K head dim.
@@ -77,34 +77,25 @@ def as_indices(where: Where) -> tuple[int, ...] | None:
 
 def select_region(x: Tensor, edit: Edit, axis: int, start: int) -> Tensor:
     """The part of x that an edit means, bool, broadcasting to x; `start` is the slot of its first position."""
-    shape = [1] * x.dim()
-    chosen = torch.ones(shape, dtype=torch.bool, device=x.device)
-    if edit.heads is not None:
-        if x.dim() != 4:
-            raise QkvError("edit of {name}: it has no heads (shape {shape}); leave heads out", name=edit.name,
-                           shape=list(x.shape))
-        heads = mark_places(edit.heads, x.shape[1], 0, f"{edit.name}: heads").to(x.device)
-        chosen = chosen & heads[None, :, None, None]
-    if edit.query is not None:
-        shape[axis] = x.shape[axis]
-        chosen = chosen & mark_places(edit.query, x.shape[axis], start).to(x.device).view(shape)
-    if edit.key is not None:
-        chosen = chosen & mark_places(edit.key, x.shape[-1], 0).to(x.device)
+    if edit.heads is not None and x.dim() != 4:
+        raise QkvError("edit of {name}: it has no heads (shape {shape}); leave heads out", name=edit.name,
+                       shape=list(x.shape))
+    chosen = torch.ones([1] * x.dim(), dtype=torch.bool, device=x.device)
+    for kind, places, at, first in (("heads", edit.heads, 1, 0), ("query", edit.query, axis, start),
+                                    ("key", edit.key, -1, 0)):
+        if places is None:
+            continue
+        size, shape = x.shape[at], [1] * x.dim()
+        shape[at] = size
+        for place in places:
+            if place < 0:
+                raise QkvError("edit: position or head {place}; count from 0, not from the end", place=place)
+            if kind == "heads" and place >= size:  # a position may come later
+                raise QkvError("edit of {strict} are 0 to {size}, found {place}", strict=f"{edit.name}: heads",
+                               size=size - 1, place=place)
+        met = torch.tensor([first + i in places for i in range(size)], device=x.device)
+        chosen = chosen & met.view(shape)
     return chosen
-
-
-def mark_places(places: tuple[int, ...], size: int, start: int, strict: str = "") -> Tensor:
-    """Which of `size` places from `start` on are meant; what lies outside is left out, or with `strict` an error."""
-    found = torch.zeros(size, dtype=torch.bool)
-    for place in places:
-        if place < 0:
-            raise QkvError("edit: position or head {place}; count from 0, not from the end", place=place)
-        if start <= place < start + size:
-            found[place - start] = True
-        elif strict:
-            raise QkvError("edit of {strict} are 0 to {size}, found {place}", strict=strict, size=size - 1,
-                           place=place)
-    return found
 
 
 def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bool]:
@@ -114,8 +105,7 @@ def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bo
     chosen = select_region(x, edit, axis, start)
     if not bool(chosen.any()):
         return x, False
-    given = edit.value
-    value = given.to(x) if isinstance(given, Tensor) else x.new_tensor(given)
+    value = torch.as_tensor(edit.value, dtype=x.dtype, device=x.device)
     changed = {"scale": lambda: x * value, "add": lambda: x + value, "put": lambda: value}[edit.op]()
     return torch.where(chosen, changed, x), True
 

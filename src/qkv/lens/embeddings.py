@@ -52,9 +52,8 @@ def word_vector(core: Transformer, tokenizer: Any, word: str, side: str = "targe
 def find_neighbours(core: Transformer, tokenizer: Any, word: str, n: int = 10, *, side: str = "target") -> Neighbours:
     """The n tokens whose embeddings point most nearly the same way as a word's, the nearest first."""
     found, ids = word_vector(core, tokenizer, word, side)
-    near = find_nearest(core, tokenizer, found, n, ids, side)
-    near.title = Message("{word}: nearest in the embedding table", word=word)
-    return near
+    title = Message("{word}: nearest in the embedding table", word=word)
+    return find_nearest(core, tokenizer, found, n, without=ids, side=side, title=title)
 
 
 def solve_analogy(
@@ -66,12 +65,13 @@ def solve_analogy(
     """
     found = [word_vector(core, tokenizer, w, side) for w in (a, b, c)]
     va, vb, vc = (F.normalize(v, dim=0) for v, _ in found)
-    near = find_nearest(core, tokenizer, vb - va + vc, n, [i for _, ids in found for i in ids], side)
-    near.title = Message("{a} : {b} = {c} : ?", a=a, b=b, c=c)
-    return near
+    ids, title = [i for _, ids in found for i in ids], Message("{a} : {b} = {c} : ?", a=a, b=b, c=c)
+    return find_nearest(core, tokenizer, vb - va + vc, n, without=ids, side=side, title=title)
 
 
-def find_nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without: list[int], side: str) -> Neighbours:
+def find_nearest(
+    core: Transformer, tokenizer: Any, to: Tensor, n: int, *, without: list[int], side: str, title: str
+) -> Neighbours:
     """The n tokens nearest to a vector by cosine, but for some; rows of the table that no token has are left out."""
     table = embedding_table(core, side)
     rows = table[: len(tokenizer)] if hasattr(tokenizer, "__len__") else table
@@ -79,4 +79,6 @@ def find_nearest(core: Transformer, tokenizer: Any, to: Tensor, n: int, without:
     cosine[[i for i in without if i < len(cosine)]] = -torch.inf
     best = cosine.topk(min(n, len(cosine) - len(set(without))))
     ids = best.indices.tolist()
-    return Neighbours(Neighbour(*row) for row in zip(ids, tokenizer.pieces(ids), best.values.tolist(), strict=True))
+    near = Neighbours(Neighbour(*row) for row in zip(ids, tokenizer.pieces(ids), best.values.tolist(), strict=True))
+    near.title = title
+    return near

@@ -1,24 +1,20 @@
 """Which input words would move a logit most: its gradient with respect to each embedding, times that embedding.
 
 A first-order answer, read off one backward pass: cutting (edge_ablation.py) measures what this estimates.
-Letters: T tokens, D width.
+Letters: T tokens, S tokens that are read, D width.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from qkv.core.model import Transformer
-from qkv.core.step import Inputs, active_tracer
-from qkv.errors import QkvError
+from qkv.core.step import Inputs
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
+from qkv.lens.taps import Run, use_tracer
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Run, Trace
 
 
 @dataclass(frozen=True)
@@ -57,51 +53,29 @@ class EmbeddingLeaf:
         return x
 
 
-def input_gradient(
-    core: Transformer, ids: list[int], *, source: list[int] | None = None, pos: int = -1, token: int | None = None,
-    given: Inputs | None = None,
-) -> Saliency:
-    """How each input token (of the source, for an encoder-decoder) influences a logit after position `pos`.
-
-    Without `token` the likeliest one is taken; `given` holds a free prefix and its blank. Weights get no
-    gradients.
-    """
-    both = bool(core.spec.encoder and core.spec.decoder)
-    if core.spec.head is None or both != (source is not None):
-        raise QkvError("gradient: this needs a head, and source= exactly where an encoder reads for a "
-                       "decoder")
-    ear, device = EmbeddingLeaf("encoder.embed" if both else "embed"), core.embed.weight.device
-    token_of_tracer = active_tracer.set(ear)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            given, x = given or Inputs(), torch.tensor([ids], device=device)
-            if source is not None:
-                read = torch.tensor([source], device=device)
-                given = replace(given, source=read)
-            logits = core(x, given).logits[0, pos]
-            wanted = int(logits.argmax()) if token is None else token
-            (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
-    finally:
-        active_tracer.reset(token_of_tracer)
-    return Saliency(wanted, float(logits[wanted].detach()), (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0])
-
-
 def trace_gradient(
-    t: "Trace", pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
+    t: Recording, pos: int | str = -1, token: int | str | None = None, *, row: int = 0, run: int | None = None
 ) -> Saliency:
-    """The same for the text of a trace: its tokens are read once more, with gradients."""
-    passed, source = resolve.find_run(t, index=run), None
-    ids = passed.ids[row].tolist()
-    if t.core.spec.encoder and t.core.spec.decoder:
-        source = resolve.find_run(t, "encoder.", run).ids[row].tolist()
-    wanted = None if token is None else resolve.find_token(t, token)
-    spot = resolve.find_position(t, pos, row=row, run=run)
-    found = input_gradient(t.core, ids, source=source, pos=spot, token=wanted, given=rebuild_inputs(passed, row))
-    read = resolve.tokens_read(t, "encoder." if source else "", row=row, run=run)
-    return replace(found, read=read, goal=resolve.show_token(t, found.token))
+    """How each input token (of the source, for an encoder-decoder) influences a logit after a position.
+
+    Its tokens are read once more, with gradients, which weights do not get. Without `token` the likeliest one is taken.
+    """
+    resolve.require_head(t, "gradient")
+    passed, side = resolve.find_run(t, run=run), "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
+    slot, ear = resolve.find_position(t, pos, row=row, run=run), EmbeddingLeaf(f"{side}embed")
+    read = resolve.find_run(t, side, run).ids[row : row + 1]  # 1 S
+    with use_tracer(ear), torch.inference_mode(False), torch.enable_grad():
+        given = rebuild_inputs(passed, row)
+        given = replace(given, source=read.clone()) if side else given
+        logits = t.core(passed.ids[row : row + 1].clone(), given).logits[0, slot]
+        wanted = int(logits.argmax()) if token is None else resolve.find_token(t, token)
+        (grad,) = torch.autograd.grad(logits[wanted], ear.leaf)
+    times, size = (grad * ear.leaf.detach()).sum(-1)[0], grad.norm(dim=-1)[0]  # each S
+    words = tuple(resolve.show_tokens(t, read[0].tolist()))
+    return Saliency(wanted, float(logits[wanted].detach()), times, size, words, resolve.show_token(t, wanted))
 
 
-def rebuild_inputs(passed: "Run", row: int) -> Inputs:
+def rebuild_inputs(passed: Run, row: int) -> Inputs:
     """The inputs of one row of a run's first call: the length of its free prefix, and the blank its words filled."""
     first = passed.calls[0]
     seen = next((s for rule, s in first.mask.items() if rule.kind == "prefix"), None)

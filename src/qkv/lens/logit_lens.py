@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.errors import QkvError
 from qkv.lens import resolve
-from qkv.lens.trace import Trace
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
 
@@ -45,28 +44,21 @@ class Guesses(Drawn):
 
 @torch.no_grad()
 def layer_logits(
-    t: Trace, *, row: int = 0, run: int | None = None, places: slice = slice(None)
+    t: Recording, *, row: int = 0, run: int | None = None, places: slice = slice(None)
 ) -> tuple[tuple[str, ...], Tensor]:
     """Each layer's own guess: its states through the final norm and the head, [L+1, T, V] (nostalgebraist 2020).
 
     The final norm is computed anew for each layer, so the last row equals the model's logits. Early layers speak
     another basis than the head reads: their guesses are a picture, not a belief.
     """
-    core, spec = t.core, t.core.spec
-    if spec.head is None:
-        raise QkvError("lens: this model has no head, so its layers guess no tokens")
-    stack = core.decoder if spec.decoder else core.encoder
-    dot = "decoder." if spec.encoder and spec.decoder else ""
-    taps = (f"{dot}embed", *(f"{dot}layers.{i}.resid_out" for i in range(len(stack.layers))))
-    if not set(taps) <= t.needed:
-        raise QkvError('lens: the states after each layer were not saved; add them: save=["lens"]')
-    states = torch.stack([t.get(n, run=run)[row, places] for n in taps])  # L T D
-    return taps, core.head(stack.final_norm(states)).float()
+    resolve.require_head(t, "lens")
+    taps, states = resolve.read_states(t, "lens", places, row=row, run=run)
+    return taps, t.core.head(t.core.stack.final_norm(states)).float()
 
 
 def guess_by_layer(
-    t: Trace, *, top: int = 5, row: int = 0, prompt: int | None = None, run: int | None = None,
-    pos: int | str | None = None,
+    t: Recording, pos: int | str | None = None, *, top: int = 5, row: int = 0, prompt: int | None = None,
+    run: int | None = None,
 ) -> Guesses:
     """The `top` likeliest next tokens after each layer, at each position or at `pos`; `prompt` positions are given.
 
@@ -80,6 +72,6 @@ def guess_by_layer(
     best = rows.softmax(-1).topk(min(top, rows.shape[-1]), -1)
     passed = t.run(taps[0], run)
     used = passed.used if prompt is None else [i >= prompt - 1 for i in range(passed.ids.shape[1])]
-    ids, read = best.indices[..., 0].tolist(), passed.ids[row].tolist()
-    words = tuple(tuple(t.tokenizer.pieces(r) if t.tokenizer else map(str, r)) for r in ids)
-    return Guesses(taps, best.indices, best.values, tuple(used[kept]), tuple(resolve.show_tokens(t, read))[kept], words)
+    words = tuple(tuple(t.tokenizer.pieces(r) if t.tokenizer else map(str, r)) for r in best.indices[..., 0].tolist())
+    read = tuple(resolve.show_tokens(t, passed.ids[row].tolist()))
+    return Guesses(taps, best.indices, best.values, tuple(used[kept]), read[kept], words)

@@ -4,19 +4,16 @@ Letters: B rows, T queries, S keys, H heads.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from qkv.core.masks import REASONS, AttentionBias
-from qkv.errors import QkvError, nearest
+from qkv.core.masks import REASONS
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
+from qkv.lens.taps import open_bias
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Call, Trace
 
 LOW = torch.finfo(torch.float32).min
 
@@ -52,15 +49,14 @@ class MaskReasons(Drawn):
         return [REASONS[i] for i in self.cells[query].tolist()]
 
 
-def explain_mask(t: "Trace", path: str | None = None, *, row: int = 0, run: int | None = None) -> MaskReasons:
-    """Every cell of an attention (default: the first one of the stack that writes) with its reason."""
+def explain_mask(t: Recording, path: str | None = None, *, row: int = 0, run: int | None = None) -> MaskReasons:
+    """Why each cell of an attention (default: the first one of the stack that writes) is masked."""
     path = path or f"{resolve.prefix_of(t)}layers.0.attn"
-    kind = mask_rule(t, path).kind
+    rule = resolve.find_attention(t, path).spec.mask
     cells = added_bias(t, path, run=run)[:, 0] <= LOW / 2  # B T S
-    hidden = cells[row if len(cells) > 1 else 0]
-    keys = resolve.tokens_read(t, "encoder." if kind == "memory" else path, row=row, run=run)
-    reasons = classify_hidden(hidden, kind, mask_rule(t, path).window)
-    return MaskReasons(path, kind, reasons, resolve.tokens_read(t, path, row=row, run=run), keys)
+    reasons = classify_hidden(cells[row if len(cells) > 1 else 0], rule.kind, rule.window)
+    sides = (path, "encoder." if rule.kind == "memory" else path)
+    return MaskReasons(path, rule.kind, reasons, *(resolve.tokens_read(t, at, row=row, run=run) for at in sides))
 
 
 def classify_hidden(hidden: Tensor, kind: str, window: int | None) -> Tensor:
@@ -84,39 +80,16 @@ def classify_hidden(hidden: Tensor, kind: str, window: int | None) -> Tensor:
     return cells.masked_fill(~hidden, 0)
 
 
-def added_bias(t: "Trace", path: str, *, run: int | None = None) -> Tensor:
+def added_bias(t: Recording, path: str, *, run: int | None = None) -> Tensor:
     """What was added to an attention's scores, fp32 [B or 1, H or 1, T, S]: the mask and learnt distances.
 
     Hidden cells hold the lowest finite number; keys that a cached call did not have yet are hidden too.
     """
-    rule_of = mask_rule(t, path)
-    calls = calls_of(t, path, run)
-    keys = calls[0].across if rule_of.kind == "memory" else max(c.start + c.ids.shape[1] for c in calls)
-    memory = rule_of.kind == "memory"
-    seen = [c.across if memory else c.start + c.ids.shape[1] for c in calls]
-    rows = [bias_of_call(c.mask[rule_of], c.ids.shape[1], n) for c, n in zip(calls, seen, strict=True)]
+    rule = resolve.find_attention(t, path).spec.mask
+    calls = resolve.find_run(t, path, run).calls
+    sizes = [c.across if rule.kind == "memory" else c.end for c in calls]
+    rows = [open_bias(c.mask[rule], range(c.ids.shape[1]), size).detach().float().cpu()
+            for c, size in zip(calls, sizes, strict=True)]
+    keys = sizes[0] if rule.kind == "memory" else max(sizes)
     rows = [torch.nn.functional.pad(r, (0, keys - r.shape[-1]), value=LOW) for r in rows]
-    sizes = [max(r.shape[axis] for r in rows) for axis in (0, 1)]
-    return torch.cat([r.expand(*sizes, -1, -1) for r in rows], 2)
-
-
-def bias_of_call(seen: AttentionBias, queries: int, keys: int) -> Tensor:
-    """One call's share of that, over the keys that it had: [B or 1, H or 1, T, S]."""
-    if seen.bias is not None:
-        return seen.bias.detach().float().cpu()
-    cells = torch.zeros(1, 1, queries, keys)
-    if seen.causal:
-        return cells.masked_fill(torch.ones(queries, keys, dtype=torch.bool).triu(1), LOW)
-    return cells
-
-
-def calls_of(t: "Trace", path: str, run: int | None) -> "list[Call]":
-    """The calls of an attention's stack."""
-    return resolve.find_run(t, path, run).calls
-
-
-def mask_rule(t: "Trace", path: str):
-    """The rule by which an attention looks; a QkvError where there is no such attention."""
-    if path not in t.attentions:
-        raise QkvError("no attention is called {path!r}{hint}", path=path, hint=nearest(path, t.attentions))
-    return t.attentions[path].spec.mask
+    return torch.cat([r.expand(*(max(x.shape[i] for x in rows) for i in (0, 1)), -1, -1) for r in rows], 2)

@@ -4,20 +4,16 @@ Letters: D width, L layers, N anchors.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.core.model import build_step
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Lines
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Drift(Drawn):
 
 
 def measure_drift(
-    t: "Trace", pos: int | str, anchors: list[str], *, row: int = 0, run: int | None = None, side: str = ""
+    t: Recording, pos: int | str, anchors: list[str], *, row: int = 0, run: int | None = None, side: str = ""
 ) -> Drift:
     """How the state of a word moves towards anchors, layer by layer; `side="encoder."` looks at the source.
 
@@ -53,35 +49,27 @@ def measure_drift(
     if not anchors:
         raise QkvError("shift: name at least one anchor, such as a word that the meaning might move to")
     prefix = side if side and t.core.spec.decoder and t.core.spec.encoder else resolve.prefix_of(t)
-    stack = t.core.encoder if resolve.side_of(t, prefix) == "encoder" else t.core.decoder
-    names = (f"{prefix}embed", *(f"{prefix}layers.{i}.resid_out" for i in range(len(stack.layers))))
-    if not set(names) <= t.needed:
-        raise QkvError('shift: the states after each layer were not saved; add them: save=["shift"]')
     slot = resolve.find_position(t, pos, path=prefix, row=row, run=run)
-    states = torch.stack([t.get(name, run=run)[row, slot].float() for name in names])  # L D
+    names, states = resolve.read_states(t, "shift", slot, prefix=prefix, row=row, run=run)
+    states = states.float()  # L D
     goals = torch.stack([read_word_alone(t, word, names) for word in anchors], 1)  # L N D
     cosine = F.cosine_similarity(states[:, None], goals, dim=-1)
     between = None
     if len(anchors) == 2:
         way = goals[:, 1] - goals[:, 0]  # L D
         between = ((states - goals[:, 0]) * way).sum(-1) / way.square().sum(-1).clamp_min(1e-30)
-    piece = resolve.show_tokens(t, resolve.find_run(t, prefix, run).ids[row, slot : slot + 1].tolist())[0]
-    return Drift(pos if isinstance(pos, str) else piece, tuple(anchors), names, cosine, between)
+    token = int(resolve.find_run(t, prefix, run).ids[row, slot])
+    word = pos if isinstance(pos, str) else resolve.show_tokens(t, [token])[0]
+    return Drift(word, tuple(anchors), names, cosine, between)
 
 
 @torch.no_grad()
-def read_word_alone(t: "Trace", word: str, names: tuple[str, ...]) -> Tensor:
+def read_word_alone(t: Recording, word: str, names: tuple[str, ...]) -> Tensor:
     """The states [L+1, D] of a word's last piece where the word is the whole text."""
-    from qkv.lens.trace import Trace
-
     core, encoder = t.core, resolve.side_of(t, names[0]) == "encoder"
-    ids = torch.tensor([resolve.encode_word(resolve.require_tokenizer(t), word, "source" if encoder else "target")])
-    ids = ids.to(core.embed.weight.device)
-    stack = core.encoder if encoder else core.decoder
-    table = core.source_embed if encoder and core.spec.sources else core.embed
-    if stack.spec.blocks[0].cross:
-        raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at "
-                       "side='encoder.'")
-    with Trace(core, save=list(names)) as alone:
-        stack(table(ids), build_step(stack, ids, mode="prefill"))
+    ids = resolve.encode_word(resolve.require_tokenizer(t), word, "source" if encoder else "target")
+    if resolve.stack_of(t, names[0]).spec.blocks[0].cross:
+        raise QkvError("shift: a decoder that reads a source cannot read a word alone; look at side='encoder.'")
+    with Recording(core, save=list(names)) as alone:
+        (core.encode if encoder else core.hidden)(torch.tensor([ids], device=core.embed.weight.device), mode="prefill")
     return torch.stack([alone[name][0, -1].float() for name in names])

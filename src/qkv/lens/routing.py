@@ -4,7 +4,6 @@ Letters: T tokens, E experts, J chosen experts.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,11 +11,9 @@ from torch import Tensor
 from qkv.core.experts import Experts
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -53,21 +50,19 @@ class Routes(tuple[Route, ...], Drawn):
         return tuple(made)
 
 
-def read_routing(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
+def read_routing(t: Recording, *, row: int = 0, run: int | None = None) -> Routes:
     """The routing of every layer that has experts, from the first one up.
 
     Raises:
         QkvError: the model has no experts, or their taps were not saved.
     """
-    if not expert_modules(t):
+    experts, parts = expert_modules(t), ("logits", "index", "weight")
+    if not experts:
         raise QkvError("routes: this model has no experts; every token passes the same feed-forward networks")
     found: list[Route] = []
-    for path, moe in expert_modules(t).items():
-        for name in ("logits", "index", "weight"):
-            if f"{path}.{name}" not in t.needed:
-                raise QkvError('routes: {path}.{name} was not saved; add it: save=["routes"]', path=path,
-                               name=name)
-        logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in ("logits", "index", "weight"))
+    for path, moe in experts.items():
+        resolve.require_saved(t, "routes", *(f"{path}.{n}" for n in parts))
+        logits, index, weight = (t.get(f"{path}.{n}", run=run)[row] for n in parts)
         score = logits.softmax(-1) if moe.spec.score == "softmax" else logits.sigmoid()
         choice = score + moe.bias if moe.spec.balance == "bias" else score
         load = torch.bincount(index.flatten(), minlength=moe.spec.num_experts)
@@ -77,7 +72,6 @@ def read_routing(t: "Trace", *, row: int = 0, run: int | None = None) -> Routes:
     return made
 
 
-def expert_modules(t: "Trace") -> dict[str, Experts]:
+def expert_modules(t: Recording) -> dict[str, Experts]:
     """The experts of the stack that writes, by path."""
-    stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
-    return {m.path: m for m in stack.modules() if isinstance(m, Experts)}
+    return {m.path: m for m in t.core.stack.modules() if isinstance(m, Experts)}

@@ -1,18 +1,15 @@
 """From logits to the drawn word: the whole vocabulary's distribution after each filter, in the order they act."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
 from qkv.sampling import Sampling, distribution
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,10 @@ class Stages(tuple[Stage, ...], Drawn):
 
 
 def list_filter_stages(
-    t: "Trace", pos: int | str = -1, *, sampling: Sampling | None = None, row: int = 0, run: int | None = None
+    t: Recording, pos: int | str = -1, *, sampling: Sampling | None = None, row: int = 0, run: int | None = None
 ) -> Stages:
     """What the model could say after a position, and what temperature, top-k, top-p and min-p leave of it, in turn."""
-    if "logits" not in t.needed:
-        raise QkvError('choices: the logits were not saved; add them: save=["choices"]')
+    resolve.require_saved(t, "choices", "logits")
     slot = resolve.find_position(t, pos, row=row, run=run)
     start, logits = t.start("logits", run=run), t.get("logits", run=run)[row]
     if slot < start:
@@ -77,9 +73,8 @@ def apply_filters(logits: Tensor, sampling: Sampling) -> tuple[Stage, ...]:
     found: list[Stage] = []
     for name, by in steps:
         chances = distribution(logits[None], by)[0]
-        before = found[-1].chances if found else chances
         some = chances[chances > 0]
-        gone = float(before[chances == 0].sum())
+        gone = float((found[-1].chances if found else chances)[chances == 0].sum())
         found.append(Stage(name, chances, len(some), abs(float((some * some.log()).sum())), gone))
     return tuple(found)
 

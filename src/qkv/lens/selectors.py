@@ -1,7 +1,6 @@
-"""Selectors: which taps a trace keeps, and which heads and positions of them. trace.py keeps and reads by them.
+"""Selectors: which taps a trace keeps, and which heads and positions of them. recording.py keeps and reads by them.
 
 `layers.{4:8}.attn.{q,k}@heads=0:4@pos=-1` is a glob over tap names, with slices of the layers in braces, then a cut.
-Letters: B rows, T positions, H heads, K head dim.
 """
 
 import re
@@ -12,8 +11,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError, nearest
+from qkv.lens.taps import position_axis
 from qkv.messages import Message
 
 NUMBERS = re.compile(r"-?\d+(?:,-?\d+)*|(?:-?\d+)?:(?:-?\d+)?(?::[1-9]\d*)?")
@@ -22,18 +21,50 @@ EXPECTED = Message("expected numbers or a slice, such as @heads=0,3 or @pos=-1 o
 
 
 @dataclass(frozen=True)
-class Selection:
-    """What of a tap is meant: heads and positions as they were typed, empty for all."""
+class Selector:
+    """A tap, and what of it is meant: its heads (None: all) and its positions as they were typed (empty: all)."""
 
-    heads: str = ""
-    pos: str = ""
+    name: str
+    tap: str
+    heads: list[int] | None
+    pos: str
 
-    def __str__(self) -> str:
-        return "".join(f"@{key}={value}" for key in CUTS if (value := getattr(self, key)))
+    @property
+    def cut(self) -> str:
+        """What stands behind the name of the tap."""
+        return self.name.removeprefix(self.tap)
+
+    def list_slots(self, first: int, count: int) -> list[int]:
+        """The slots that are meant of a call's `count` positions from `first` on, in their order.
+
+        Numbers from 0 count over the whole run; negative ones from the end of the call, so that -1 is the last position
+        of a prompt and then every word written after it.
+        """
+        end, here = first + count, range(first, first + count)
+        if not self.pos:
+            return list(here)
+        if ":" not in self.pos:
+            return sorted(n for n in {n + end if n < 0 else n for n in parse_numbers(self.pos)} if n in here)
+        s = parse_slice(self.pos)
+        start, stop = (at + end if at is not None and at < 0 else at for at in (s.start, s.stop))
+        return [n for n in range(max(0, start or 0), end if stop is None else stop, s.step or 1) if n in here]
+
+    def slice_tap(self, x: Tensor, where: Sequence[int] | None) -> Tensor:
+        """A copy of its heads and of those positions (None: all) of what the tap carried: the rest can be freed."""
+        if self.heads is not None:
+            x = x.index_select(1, torch.tensor(self.heads, device=x.device))
+        return x if where is None else x.index_select(position_axis(x), torch.tensor(where, device=x.device))
+
+    def require_positions(self, met: Sequence[int], last: int) -> None:
+        """A QkvError where a position that is named is not among those that a run of slots 0 to `last` met."""
+        lost = [] if ":" in self.pos else [n for n in parse_numbers(self.pos) if n >= 0 and n not in met]
+        if lost or not met:
+            raise QkvError("{name!r}: position {lost} was not read; this run has 0 to {last}", name=self.name,
+                           lost=lost[0] if lost else self.pos, last=last)
 
 
-def parse_selector(name: str) -> tuple[str, Selection]:
-    """A selector as the name (or glob) of its tap and what of it is meant.
+def parse_selector(name: str) -> tuple[str, dict[str, str]]:
+    """A selector as the name (or glob) of its tap, and its heads and positions as they were typed.
 
     Raises:
         QkvError: something other than heads and pos, each once, as numbers or a slice.
@@ -46,84 +77,39 @@ def parse_selector(name: str) -> tuple[str, Selection]:
             raise QkvError("{name!r}: found @{key}{hint}; a selector has @heads and @pos, each once", name=name,
                            key=key, hint=nearest(key, CUTS))
         if not NUMBERS.fullmatch(value):
-            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=value,
-                           expected=EXPECTED)
+            raise QkvError("{name!r}: {key}={said}; {expected}", name=name, key=key, said=value, expected=EXPECTED)
         found[key] = value
-    return tap, Selection(**found)
+    return tap, found
 
 
-def parse_slice(typed: str) -> slice:
-    """A slice as it was typed."""
-    return slice(*(int(part) if part else None for part in typed.split(":")))
-
-
-def resolve_heads(name: str, count: int) -> list[int]:
-    """The heads that a selector means, of `count`; without heads all of them.
+def make_selector(name: str, count: int) -> Selector:
+    """The selector of a tap that has `count` heads.
 
     Raises:
         QkvError: a head that is not there, a slice of none, a tap without heads (`count` 0).
     """
     tap, cut = parse_selector(name)
-    if not cut.heads:
-        return list(range(count))
-    if not count:
-        raise QkvError("{name!r}: {tap} has no heads; leave @heads out", name=name, tap=tap)
-    if ":" in cut.heads:
-        found = list(range(count)[parse_slice(cut.heads)])
-    else:
-        found = [int(part) for part in cut.heads.split(",")]
-        found = [head + count if -count <= head < 0 else head for head in found]
-    if not found or not all(0 <= head < count for head in found):
-        raise QkvError("{name!r}: {tap} has {count} heads, 0 to {count2}; found heads={heads}", name=name, tap=tap,
-                       count=count, count2=count - 1, heads=cut.heads)
-    return found
+    typed, found = cut.get("heads"), None
+    if typed is not None:
+        if not count:
+            raise QkvError("{name!r}: {tap} has no heads; leave @heads out", name=name, tap=tap)
+        numbers = range(count)[parse_slice(typed)] if ":" in typed else parse_numbers(typed)
+        found = [head + count if -count <= head < 0 else head for head in numbers]
+        if not found or not all(0 <= head < count for head in found):
+            raise QkvError("{name!r}: {tap} has {count} heads, 0 to {count2}; found heads={heads}", name=name,
+                           tap=tap, count=count, count2=count - 1, heads=typed)
+    order = "".join(f"@{key}={cut[key]}" for key in CUTS if key in cut)
+    return Selector(tap + order, tap, found, cut.get("pos", ""))
 
 
-def resolve_slots(cut: Selection, first: int, count: int) -> list[int]:
-    """The slots that a cut means of a call's `count` positions from `first` on, in their order.
-
-    Numbers from 0 count over the whole run; negative ones from the end of the call, so that -1 is the last position of
-    a prompt and then every word written after it.
-    """
-    end, here = first + count, range(first, first + count)
-    if not cut.pos:
-        return list(here)
-    if ":" not in cut.pos:
-        numbers = {int(part) for part in cut.pos.split(",")}
-        return [slot for slot in here if slot in numbers or slot - end in numbers]
-    s = parse_slice(cut.pos)
-    start, stop = (at + end if at is not None and at < 0 else at for at in (s.start, s.stop))
-    start, stop = max(0, start or 0), end if stop is None else stop
-    return [slot for slot in here if start <= slot < stop and (slot - start) % (s.step or 1) == 0]
+def parse_numbers(typed: str) -> list[int]:
+    """Numbers as they were typed."""
+    return [int(part) for part in typed.split(",")]
 
 
-def require_positions(name: str, met: Sequence[int], last: int) -> None:
-    """A QkvError where a position that a selector names is not among those that a run of slots 0 to `last` met."""
-    typed = parse_selector(name)[1].pos
-    wanted = [] if ":" in typed or not typed else [int(part) for part in typed.split(",")]
-    lost = [slot for slot in wanted if slot >= 0 and slot not in met]
-    if lost or not met:
-        raise QkvError("{name!r}: position {lost} was not read; this run has 0 to {last}", name=name,
-                       lost=lost[0] if lost else typed, last=last)
-
-
-def slice_tap(x: Tensor, picked: Sequence[int] | None, where: Sequence[int] | None, axis: int) -> Tensor:
-    """A copy of those heads and positions of what a tap carried (None: all), so that the rest can be freed."""
-    if picked is not None:
-        x = x.index_select(1, torch.tensor(picked, device=x.device))
-    return x if where is None else x.index_select(axis, torch.tensor(where, device=x.device))
-
-
-def narrow_mask(seen: AttentionBias, picked: Sequence[int], rows: Sequence[int], keys: int) -> AttentionBias:
-    """The mask of some heads and queries alone: bias [B or 1, H or 1, T, S]."""
-    bias = seen.bias
-    if seen.causal:
-        future = torch.arange(keys)[None] > torch.tensor(rows)[:, None]  # T S
-        bias = torch.zeros(future.shape).masked_fill(future, torch.finfo(torch.float32).min)[None, None]
-    elif bias is not None:
-        bias = bias[:, list(picked)] if bias.shape[1] > 1 else bias
-        bias = bias[:, :, list(rows)] if bias.shape[2] > 1 else bias
-    return AttentionBias(bias, causal=False)
+def parse_slice(typed: str) -> slice:
+    """A slice as it was typed."""
+    return slice(*(int(part) if part else None for part in typed.split(":")))
 
 
 def expand_glob(glob: str, layers: int) -> Iterator[str]:
@@ -138,10 +124,9 @@ def expand_glob(glob: str, layers: int) -> Iterator[str]:
 
 def expand_braces(inside: str, glob: str, layers: int) -> list[str]:
     """What stands between braces, one by one."""
-    cut = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::([1-9]\d*))?", inside)
-    if cut is None:
+    if ":" not in inside or not NUMBERS.fullmatch(inside):
         return inside.split(",")
-    found = range(layers)[slice(*(None if part is None else int(part) for part in cut.groups()))]
+    found = range(layers)[parse_slice(inside)]
     if not found:
         raise QkvError("{glob!r}: the slice {{{inside}}} holds none of the layers, which are 0 to {layers}", glob=glob,
                        inside=inside, layers=layers - 1)

@@ -5,8 +5,7 @@ and core.positions' `sinusoid`.
 Letters: B rows, T queries, S keys, D width, H heads, G key/value groups, K head dim, F ffn, V vocabulary.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,13 +15,17 @@ from qkv.core.latent import Latent
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError, nearest
 from qkv.lens import resolve
+from qkv.lens.mask_reasons import added_bias, explain_mask
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Table
 from qkv.plots.text import format_number
 
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
-
+LETTERS = {  # of a tap's shape, by the end of its name; others are B T D
+    "q_pre": "B H T K", "q": "B H T K", "k_pre": "B G S K", "k": "B G S K", "v": "B G S K", "z": "B H T K",
+    "pattern": "B H T S", "up": "B T F", "gate": "B T F", "act": "B T F",
+    "logits": "B T E", "index": "B T J", "weight": "B T J",
+}
 STEPS = ("pieces", "embedding", "attention", "heads", "add & norm", "ffn", "next word")
 
 
@@ -81,44 +84,29 @@ def show_first(s: Strip, most: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a walk goes: one row, one head, one query and one key of an attention."""
+    """Where a walk goes: one row, one head, one query and one key of an attention; `layer` is its layer's path."""
 
-    t: "Trace"
+    t: Recording
     path: str
+    layer: str
     row: int
     head: int
     query: int
     key: int
     run: int | None
 
-    @property
-    def layer(self) -> str:
-        """The path of the layer that the attention belongs to."""
-        return self.path.rpartition(".")[0]
-
-    def has(self, name: str) -> bool:
-        """Whether the run of this place recorded a tap."""
-        return name in self.t.known and name in self.t.needed
-
-    def take(self, label: str, name: str, index: str, letters: str) -> Strip:
-        """A strip cut out of a tap: `index` as Python writes it, over row, head, query, key."""
-        if name not in self.t.needed:
-            raise QkvError('walk: {name} was not saved; add it: save=["walk"]', name=name)
-        whole = self.t.get(name, run=self.run)
-        spots = tuple(slice(None) if part == ":" else int(part) for part in index.split(", "))
-        return Strip(label, f"{self.expression(name)}[{index}]", whole[spots], letters, tuple(whole.shape))
-
-    def expression(self, name: str) -> str:
-        """The expression for a whole tap."""
-        return f't["{name}"]' if self.run is None else f't.get("{name}", run={self.run})'
-
-    def take_at_query(self, label: str, name: str, letters: str) -> Strip:
-        """The strip of a tap at the query's position."""
-        return self.take(label, name, f"{self.row}, {self.query}", letters)
+    def take(self, label: str, name: str, *index: int | str) -> Strip:
+        """A strip cut out of a tap at an index, without one at the query's position; ":" is all of an axis."""
+        resolve.require_saved(self.t, "walk", name)
+        whole, index = self.t.get(name, run=self.run), index or (self.row, self.query)
+        line = f't["{name}"]' if self.run is None else f't.get("{name}", run={self.run})'
+        values = whole[tuple(slice(None) if i == ":" else int(i) for i in index)]
+        letters = LETTERS.get(name.rpartition(".")[2], "B T D")
+        return Strip(label, f"{line}[{', '.join(map(str, index))}]", values, letters, tuple(whole.shape))
 
 
 def walk_steps(
-    t: "Trace", path: str, *, head: int = 0, query: int | str = -1, key: int | str = 0, row: int = 0,
+    t: Recording, path: str, *, head: int = 0, query: int | str = -1, key: int | str = 0, row: int = 0,
     run: int | None = None,
 ) -> Walk:
     """The seven steps of the position `query`, and within its attention `head` and `key` element by element.
@@ -128,19 +116,17 @@ def walk_steps(
     Raises:
         QkvError: no such attention, head or position; what it needs was not saved.
     """
-    if path not in t.attentions:
-        raise QkvError("no attention is called {path!r}{hint}", path=path, hint=nearest(path, t.attentions))
-    if not 0 <= head < t.attentions[path].spec.heads:
-        raise QkvError("{path} has heads 0 to {heads}, found {head}", path=path,
-                       heads=t.attentions[path].spec.heads - 1, head=head)
+    heads = resolve.find_attention(t, path).spec.heads
+    if not 0 <= head < heads:
+        raise QkvError("{path} has heads 0 to {heads}, found {head}", path=path, heads=heads - 1, head=head)
     memory = "encoder." if path.endswith(".cross") else path
     at = Place(
-        t, path, row, head, resolve.find_position(t, query, path=path, row=row, run=run),
+        t, path, path.rpartition(".")[0], row, head, resolve.find_position(t, query, path=path, row=row, run=run),
         resolve.find_position(t, key, path=memory, row=row, run=run), run,
     )
     makers = (piece_strips, embedding_strips, attention_strips, head_strips, norm_strips, ffn_strips, next_word_strips)
     made = [make(at) for make in makers]
-    reason = t.mask(path, row=row, run=run).reason(at.query, at.key)
+    reason = explain_mask(t, path, row=row, run=run).reason(at.query, at.key)
     return Walk(path, head, at.query, at.key, reason, dict(zip(STEPS, made, strict=True)))
 
 
@@ -155,13 +141,12 @@ def piece_strips(at: Place) -> tuple[Strip, ...]:
 def embedding_strips(at: Place) -> tuple[Strip, ...]:
     """Step 2: the row of the table, the vector of the position, and what goes into the first layer."""
     core, side, run = at.t.core, resolve.side_of(at.t, at.path), resolve.find_run(at.t, at.path, at.run)
-    stack, token = getattr(core, side), int(run.ids[at.row, at.query])
+    stack, token = resolve.stack_of(at.t, at.path), int(run.ids[at.row, at.query])
     name = "source_embed" if side == "encoder" and core.spec.sources else "embed"
     table, s = getattr(core, name).weight.detach(), stack.spec
     found = [Strip("row", f"core.{name}.weight[{token}]", table[token], "V D", tuple(table.shape))]
     if s.embed_scale != 1.0:
-        line = f"core.{name}.weight[{token}] * {s.embed_scale!r}"
-        found.append(Strip("scaled", line, table[token] * s.embed_scale))
+        found.append(Strip("scaled", f"{found[0].line} * {s.embed_scale!r}", table[token] * s.embed_scale))
     if s.positions:
         slot = int(run.place.token[at.row, at.query])
         if s.positions.kind == "learned":
@@ -171,49 +156,42 @@ def embedding_strips(at: Place) -> tuple[Strip, ...]:
         else:
             line = f"sinusoid(torch.tensor({slot}), {s.width}, {s.positions.layout!r})"
             found.append(Strip("position", line, sinusoid(torch.tensor(slot), s.width, s.positions.layout)))
-    return (*found, at.take_at_query("embed", f"{resolve.prefix_of(at.t, at.path)}embed", "B T D"))
+    return (*found, at.take("embed", f"{resolve.prefix_of(at.t, at.path)}embed"))
 
 
 def attention_strips(at: Place) -> tuple[Strip, ...]:
     """Step 3: one query against one key, element by element, then against all, and what it takes from them."""
-    t, path = at.t, at.path
-    module = t.attentions[path]
+    path, module, here = at.path, at.t.attentions[at.path], (at.row, at.head, at.query)
     across = module.spec.mask.kind == "memory"
     key, group = f"{path}.{'k_pre' if across else 'k'}", group_of_head(module, at.head)
-    q = at.take("q", f"{path}.q", f"{at.row}, {at.head}, {at.query}", "B H T K")
-    copies = q.whole[0] // t.get(key, run=at.run).shape[0]  # hypotheses share a source
-    keys = at.take("keys", key, f"{at.row // copies}, {group}, :", "B G S K")
-    k = at.take("k", key, f"{at.row // copies}, {group}, {at.key}", "B G S K")
-    v = at.take("v", f"{path}.v", f"{at.row // copies}, {group}, {at.key}", "B G S K")
-    row = at.take("pattern", f"{path}.pattern", f"{at.row}, {at.head}, {at.query}", "B H T S")
+    q = at.take("q", f"{path}.q", *here)
+    source = at.row // (q.whole[0] // at.t.get(key, run=at.run).shape[0])  # hypotheses share a source
+    keys, k = at.take("keys", key, source, group, ":"), at.take("k", key, source, group, at.key)
+    v, z = at.take("v", f"{path}.v", source, group, at.key), at.take("z", f"{path}.z", *here)
+    row = at.take("pattern", f"{path}.pattern", *here)
+    before = () if across else (at.take("q before", f"{path}.q_pre", *here),)  # before positions turned it
     scale = f't.attentions["{path}"].scale'
-    found = [q, k]
-    if not across:  # before positions turned them
-        found = [at.take("q before", f"{path}.q_pre", f"{at.row}, {at.head}, {at.query}", "B H T K"), *found]
-    asks, cards = to_float32(q), to_float32(keys)
-    product = Strip("product", f"{asks.line} * {to_float32(k).line}", asks.values * to_float32(k).values)
+    asks, cards, card = to_float32(q), to_float32(keys), to_float32(k)
+    product = Strip("product", f"{asks.line} * {card.line}", asks.values * card.values)
     total = Strip("sum", f"({product.line}).sum()", product.values.sum())
     score = Strip("score", f"({cards.line} @ {asks.line}) * {scale}", cards.values @ asks.values * module.scale)
-    bias = t.bias(path, run=at.run)
+    bias = added_bias(at.t, path, run=at.run)
     spot = (at.row if len(bias) > 1 else 0, at.head if bias.shape[1] > 1 else 0, at.query)
     run = "" if at.run is None else f", run={at.run}"
     added = Strip("mask", f't.bias("{path}"{run})[{spot[0]}, {spot[1]}, {spot[2]}]', bias[spot])
     weight = Strip("weight", f"{row.line}[{at.key}]", row.values[at.key])
-    given = Strip("given", f"{weight.line} * {v.line}", weight.values * v.values)
-    z = at.take("z", f"{path}.z", f"{at.row}, {at.head}, {at.query}", "B H T K")
     return (
-        *found, product, Strip("running", f"({product.line}).cumsum(0)", product.values.cumsum(0)), total,
+        *before, q, k, product, Strip("running", f"({product.line}).cumsum(0)", product.values.cumsum(0)), total,
         Strip("scale", f"torch.tensor({scale})", torch.tensor(module.scale)),
         Strip("scaled sum", f"{total.line} * {scale}", total.values * module.scale),
-        score, added, row, weight, v, given, z,
+        score, added, row, weight, v, Strip("given", f"{weight.line} * {v.line}", weight.values * v.values), z,
     )
 
 
 def to_float32(x: Strip) -> Strip:
     """The same in fp32 where the model runs in half precision: scores are made in fp32."""
-    if x.values.dtype not in (torch.bfloat16, torch.float16):
-        return x
-    return Strip(x.name, f"{x.line}.float()", x.values.float(), x.letters, x.whole, x.words)
+    half = x.values.dtype in (torch.bfloat16, torch.float16)
+    return replace(x, line=f"{x.line}.float()", values=x.values.float()) if half else x
 
 
 def group_of_head(module: Attention | Latent, head: int) -> int:
@@ -223,60 +201,47 @@ def group_of_head(module: Attention | Latent, head: int) -> int:
 
 def head_strips(at: Place) -> tuple[Strip, ...]:
     """Step 4: all heads side by side, joined, and mixed by the output matrix."""
-    path = at.path
-    z = at.take("all heads", f"{path}.z", f"{at.row}, :, {at.query}", "B H T K")
-    weights = at.take("head weights", f"{path}.pattern", f"{at.row}, :, {at.query}, {at.key}", "B H T S")
+    z = at.take("all heads", f"{at.path}.z", at.row, ":", at.query)
+    weights = at.take("head weights", f"{at.path}.pattern", at.row, ":", at.query, at.key)
     joined = Strip("joined", f"{z.line}.flatten()", z.values.flatten(), "B T HK")
-    return z, weights, joined, at.take_at_query("out", f"{path}.out", "B T D")
+    return z, weights, joined, at.take("out", f"{at.path}.out")
 
 
 def norm_strips(at: Place) -> tuple[Strip, ...]:
     """Step 5: the stream before and after the sub-layer is added, with the mean and spread that a norm works on."""
-    sub, after = at.path.rpartition(".")[2], "resid_mid"
-    before = "resid_in"
-    if sub == "cross":
-        before, after = "resid_mid", "resid_cross"
-    after = after if at.has(f"{at.layer}.{after}") else "resid_out"
+    sub = at.path.rpartition(".")[2]
+    before, after = ("resid_mid", "resid_cross") if sub == "cross" else ("resid_in", "resid_mid")
+    after = after if f"{at.layer}.{after}" in at.t.needed else "resid_out"
     found: list[Strip] = []
-    taps = (("before", before), ("read", f"{sub}.norm"), ("said", f"{sub}.out"), ("after", after))
-    for label, name in taps:
-        strip = at.take_at_query(label, f"{at.layer}.{name}", "B T D")
-        found += [strip, *moments(strip)]
+    for label, name in (("before", before), ("read", f"{sub}.norm"), ("said", f"{sub}.out"), ("after", after)):
+        x = at.take(label, f"{at.layer}.{name}")
+        found += [x, Strip(f"{label} mean", f"{x.line}.mean()", x.values.mean()),
+                  Strip(f"{label} spread", f"{x.line}.std(correction=0)", x.values.std(correction=0))]
     return tuple(found)
-
-
-def moments(x: Strip) -> tuple[Strip, Strip]:
-    """The mean and the standard deviation of a vector."""
-    mean = Strip(f"{x.name} mean", f"{x.line}.mean()", x.values.mean())
-    return mean, Strip(f"{x.name} spread", f"{x.line}.std(correction=0)", x.values.std(correction=0))
 
 
 def ffn_strips(at: Place) -> tuple[Strip, ...]:
     """Step 6: up, activation and down, or the router's choice and the experts' outputs; then the end of the layer."""
-    letters = {"up": "B T F", "gate": "B T F", "act": "B T F", "logits": "B T E", "index": "B T J", "weight": "B T J"}
-    names = [n for n in ("ffn.norm", "ffn.up", "ffn.gate", "ffn.act", "ffn.out", "moe.norm", "moe.logits", "moe.index",
-                         "moe.weight", "moe.shared", "moe.out") if f"{at.layer}.{n}" in at.t.known]
-    return tuple(
-        at.take_at_query(name, f"{at.layer}.{name}", letters.get(name.rpartition(".")[2], "B T D"))
-        for name in (*names, "resid_out")
-    )
+    names = ("ffn.norm", "ffn.up", "ffn.gate", "ffn.act", "ffn.out", "moe.norm", "moe.logits", "moe.index",
+             "moe.weight", "moe.shared", "moe.out", "resid_out")
+    return tuple(at.take(n, f"{at.layer}.{n}") for n in names if f"{at.layer}.{n}" in at.t.known)
 
 
 def next_word_strips(at: Place, top: int = 10) -> tuple[Strip, ...]:
     """Step 7: the last state, the likeliest tokens' logits and chances; a stack without a head ends at its norm."""
     t = at.t
-    state = at.take_at_query("final_norm", f"{resolve.prefix_of(t, at.path)}final_norm", "B T D")
+    state = at.take("final_norm", f"{resolve.prefix_of(t, at.path)}final_norm")
     if t.core.spec.head is None or resolve.side_of(t, at.path) != resolve.side_of(t):
         return (state,)
     with torch.no_grad():
         logits = t.core.head(state.values)  # V
     line = f"core.head({state.line})"
-    chances, best = logits.softmax(-1), logits.topk(min(top, len(logits)))
+    best = logits.topk(min(top, len(logits)))
     ids, size = best.indices.tolist(), (len(logits),)
     words = tuple(resolve.show_tokens(t, ids))
     return (
         state,
         Strip("logits", f"{line}[{ids}]", best.values, "V", size, words),
-        Strip("chances", f"{line}.softmax(-1)[{ids}]", chances[best.indices], "V", size, words),
+        Strip("chances", f"{line}.softmax(-1)[{ids}]", logits.softmax(-1)[best.indices], "V", size, words),
         Strip("next ids", f"{line}.topk({len(ids)}).indices", best.indices, "", (), words),
     )

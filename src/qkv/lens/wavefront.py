@@ -4,18 +4,15 @@ Letters: L layers, T tokens. Row 0 of a grid is the first layer; the embeddings 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from qkv.lens import resolve
 from qkv.lens.mask_reasons import explain_mask
+from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Drawn, Form, Grid
-
-if TYPE_CHECKING:
-    from qkv.lens.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -35,18 +32,16 @@ class Wavefront(Drawn):
 
     def forms(self) -> tuple[Form, ...]:
         """The three orders, the last layer on top; the later, the darker."""
-        titles = {
-            "triangle": Message("one token, one layer at a time: the triangle"),
-            "earliest": Message("as early as what it needs is there"),
-            "ran": Message("what the machine ran: row by row"),
-        }
         names = [f"layer {i + 1}" for i in range(len(self.ran))][::-1]
-        made: list[Form] = []
-        for name, title in titles.items():
-            ticks: Tensor = getattr(self, name).flip(0)
+
+        def draw_ticks(title: Message, ticks: Tensor) -> Grid:
+            ticks = ticks.flip(0)
             cells = [[str(x) for x in row] for row in ticks.tolist()]
-            made.append(Grid(title, names, self.read, ticks / max(1, int(ticks.max())), cells))
-        return tuple(made)
+            return Grid(title, names, self.read, ticks / max(1, int(ticks.max())), cells)
+
+        return (draw_ticks(Message("one token, one layer at a time: the triangle"), self.triangle),
+                draw_ticks(Message("as early as what it needs is there"), self.earliest),
+                draw_ticks(Message("what the machine ran: row by row"), self.ran))
 
     def needs(self, layer: int, token: int) -> list[tuple[int, int]]:
         """The states (layer, token) that a state reads directly; layer -1 is the embedding."""
@@ -62,11 +57,10 @@ class Wavefront(Drawn):
         return rests
 
 
-def build_wavefront(t: "Trace", *, row: int = 0, run: int | None = None) -> Wavefront:
+def build_wavefront(t: Recording, *, row: int = 0, run: int | None = None) -> Wavefront:
     """The grid of the stack that writes, for the run that was traced."""
-    stack = t.core.decoder if resolve.side_of(t) == "decoder" else t.core.encoder
-    calls = resolve.find_run(t, index=run).calls
-    paths = [f"{resolve.prefix_of(t)}layers.{i}.attn" for i in range(len(stack.layers))]
+    calls = resolve.find_run(t, run=run).calls
+    paths = [f"{resolve.prefix_of(t)}layers.{i}.attn" for i in range(len(t.core.stack.layers))]
     cells = torch.stack([explain_mask(t, p, row=row, run=run).cells == 0 for p in paths])  # L T T
     sees = cells | torch.eye(cells.shape[1], dtype=torch.bool)  # the residual: a state always reads its own
     layers, size = sees.shape[:2]

@@ -14,17 +14,9 @@ from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written
 from qkv.specialize.source import annotate, belongs_to_core, parse_expression, read_source
-from qkv.specialize.values import (
-    Code,
-    Frame,
-    Function,
-    Known,
-    Part,
-    is_plain,
-    load_names,
-    residual,
-)
+from qkv.specialize.values import Code, Frame, Known, Part, is_plain, load_names, read_function, residual
 
+SELF = ast.Name("self", ast.Load())
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
 
 
@@ -84,11 +76,7 @@ class Classes(Functions):
             return Part([getattr(m, name) for m in part.modules], node) if inside else Code(node)
         method = inspect.getattr_static(type(module), name, None)
         if isinstance(method, FunctionType) and belongs_to_core(method):
-            source = read_source(method.__module__)
-            definition = source.find_function(method)
-            defaults = {k: Known(p.default) for k, p in inspect.signature(method).parameters.items()
-                        if p.default is not inspect.Parameter.empty}
-            return Function(definition, source, owner=part, defaults=defaults)
+            return read_function(method, part)
         if name not in self.open_attributes and (is_plain(found) or callable(found)) and not inspect.ismethod(found):
             return self.lift(found)
         return Code(node)
@@ -120,10 +108,9 @@ class Classes(Functions):
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         """The call that makes a module; its class is written first if it was not yet."""
         title = self.titles[self.key(module)]
-        source = read_source(kind.__module__)
-        definition: Any = next(n for n in source.find_class(kind.__name__).body if getattr(n, "name", "") == "__init__")
-        function = Function(definition, source, owner=Part([module], ast.Name("self", ast.Load())))
-        given = self.open_arguments(module, dict(zip(list_parameters(definition), args, strict=False)))
+        function = read_function(kind.__init__, Part([module], SELF))
+        parameters = [a.arg for a in function.definition.args.args[1:]]
+        given = self.open_arguments(module, dict(zip(parameters, args, strict=True)))
         methods = self.methods.setdefault(title, {})
         if "__init__" not in methods:
             methods["__init__"] = self.in_module(module, lambda: self.define(function, [], given))
@@ -192,11 +179,18 @@ class Classes(Functions):
             target.attr = owner.prefix + target.attr
         return residual(value)
 
-    def find_method(self, kind: type, name: str, part: Part) -> Function:
-        """A method of a class of the core as it stands in its file."""
-        source = read_source(kind.__module__)
-        definition = next(n for n in source.find_class(kind.__name__).body if getattr(n, "name", "") == name)
-        return Function(definition, source, owner=part)  # type: ignore[arg-type]
+    def write_init(self) -> None:
+        """The definition that makes the whole model."""
+        init = read_function(Transformer.__init__, Part([self.core], SELF))
+        methods = self.methods.setdefault(self.titles[self.key(self.core)], {})
+        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(self.spec)], {}))
+
+    def finish(self) -> list[Any]:
+        """All definitions that something calls, the model's own last."""
+        last = self.titles[self.key(self.core)]
+        self.done[last] = self.done.pop(last)
+        return prune([self.finish_class(name, made) if isinstance(made, nn.Module) else made[1].build_definition()
+                      for name, made in self.done.items()])
 
     def finish_class(self, name: str, module: Any) -> ast.ClassDef:
         """The definition of a class with the methods that the model uses."""
@@ -241,6 +235,3 @@ def prune(definitions: list[Any]) -> list[Any]:
         definitions = kept
 
 
-def list_parameters(definition: Any) -> list[str]:
-    """The parameters of a definition but self."""
-    return [a.arg for a in (*definition.args.args, *definition.args.kwonlyargs) if a.arg != "self"]

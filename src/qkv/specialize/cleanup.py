@@ -23,12 +23,6 @@ def clean(body: list[ast.stmt]) -> list[ast.stmt]:
                     changed = True
                 elif take_over(node, block, body) or shorten(node, body) or move(node, block, body):
                     changed = True
-    if len(body) > 1 and isinstance(made := body[-2], ast.Assign) and isinstance(end := body[-1], ast.Return):
-        names = targets(made)
-        if isinstance(end.value, ast.Name) and names == [end.value.id]:  # x = …; return x
-            end.value = made.value
-            end.beside, end.above = end.beside or made.beside, made.above  # type: ignore[attr-defined]
-            body.remove(made)
     return body
 
 

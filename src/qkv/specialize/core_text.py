@@ -4,8 +4,6 @@ import ast
 import re
 from typing import Any, Literal
 
-from torch import nn
-
 from qkv import spec as parts
 from qkv.core.cache import Cache
 from qkv.core.dropout import no_dropout
@@ -15,7 +13,7 @@ from qkv.core.norm import Norm
 from qkv.core.step import Step, pass_through
 from qkv.errors import QkvError
 from qkv.specialize import layout
-from qkv.specialize.classes import Classes, prune
+from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual, spell
 
 Mode = Literal["train", "prefill", "decode"] | None
@@ -113,23 +111,15 @@ class CoreText(Classes):
 
     def module(self) -> str:
         """The whole text."""
-        s, self_ = self.spec, Part([self.core], ast.Name("self", ast.Load()))
-        methods = self.methods.setdefault("Model", {})
-        init = self.find_method(Transformer, "__init__", self_)
-        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
+        s = self.spec
+        self.write_init()
         roots = ["forward", "hidden"] + ["classify"] * bool(s.labels) + ["encode"] * bool(s.encoder and s.decoder)
         for name in roots:
-            function: Any = self.part_attribute(self_, name)
+            function: Any = self.part_attribute(Part([self.core], SELF), name)
             arguments = function.definition.args
             given = {a.arg: Code(ast.Name(a.arg, ast.Load())) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
             self.write_method(self.core, function, [], given).door = arguments
-        self.done["Model"] = self.done.pop("Model")
-        definitions = [
-            self.finish_class(n, m) if isinstance(m, nn.Module) else m[1].build_definition()
-            for n, m in self.done.items()
-        ]
-        definitions = prune(definitions)
-        body = self.name_rotaries("\n\n\n".join("\n".join(layout.print_statement(d)) for d in definitions))
+        body = self.name_rotaries("\n\n\n".join(map(layout.print_definition, self.finish())))
         used = set(re.findall(r"\w+", body))
         usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
         lines = [line for name, line in usual.items() if name in used]

@@ -5,11 +5,13 @@ import builtins
 import copy
 import dataclasses
 import inspect
-import operator
+from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any
 
-from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression, read_source
+from torch import nn
+
+from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression
 from qkv.specialize.values import (
     Code,
     Frame,
@@ -18,20 +20,18 @@ from qkv.specialize.values import (
     Known,
     Part,
     Record,
+    Value,
+    is_atomic,
     is_plain,
+    map_leaves,
+    read_function,
     residual,
 )
 
 SAFE = "tuple dict enumerate len bool range zip isinstance getattr max min sum float"
 PURE = {getattr(builtins, n) for n in SAFE.split()}
-OPERATORS: dict[type, Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.Mod: operator.mod, ast.USub: operator.neg,
-    ast.LShift: operator.lshift, ast.Not: operator.not_, ast.Eq: operator.eq, ast.NotEq: operator.ne,
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_,
-    ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}
 REWRITTEN = (ast.Attribute, ast.Call, ast.Compare, ast.BinOp, ast.IfExp, ast.Subscript)
+A, B = ast.Name("a", ast.Load()), ast.Name("b", ast.Load())
 NEUTRAL = {(ast.Mult, 1.0), (ast.Add, 0)}
 RETURNED: Any = object()  # every way through the statements has returned already
 
@@ -62,12 +62,14 @@ class Evaluator:
             elif isinstance(child, list):
                 setattr(new, name, [residual(self.value(c, f)) if isinstance(c, ast.expr) else self.rebuild(c, f)
                                     if isinstance(c, ast.AST) else c for c in child])
-            elif isinstance(child, ast.keyword | ast.comprehension):
-                setattr(new, name, self.rebuild(child, f))
         return new
 
     def lift(self, value: Any, node: ast.expr | None = None) -> Any:
-        """A Python object as a value; `node` says how the text calls it."""
+        """A Python object, of which parts may be values already, as a value; `node` says how the text calls it."""
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, tuple) and any(isinstance(v, Value) for v in value):
+            return Items([self.lift(v) for v in value])
         if node is None and callable(value) and not belongs_to_core(value):
             node = name_function(value)
         return Known(value, None if is_plain(value) else node)
@@ -94,8 +96,7 @@ class Evaluator:
                 return value.fields[name]
             found = inspect.getattr_static(value.kind, name, None)
             if isinstance(found, FunctionType):
-                source = read_source(found.__module__)
-                return Function(source.find_function(found), source, owner=value)
+                return read_function(found, value)
             if is_plain(found) and found is not None and value.node is None:
                 return Known(found)
         if isinstance(value, Known):
@@ -118,16 +119,14 @@ class Evaluator:
         value, index = self.value(node.value, f), self.value(node.slice, f)
         if isinstance(value, Record) and value.node is None:
             value = Items(list(value.fields.values()))
-        if isinstance(index, Known) and isinstance(value, Items):
-            found = value.values[index.value]
-            return Items(found, value.kind) if isinstance(found, list) else found
-        if isinstance(index, Known) and isinstance(value, Known):
-            return self.lift(value.value[index.value])
-        if isinstance(index, Known) and isinstance(index.value, slice):
-            index = Code(full_slice()) if index.value == slice(None) else Code(self.rebuild(node.slice, f))
+        if isinstance(value, Items) and isinstance(node.slice, ast.Slice):
+            ends = (node.slice.lower, node.slice.upper, node.slice.step)
+            return Items(value.values[slice(*(self.value(e, f).value if e else None for e in ends))], value.kind)
+        if isinstance(index, Known) and isinstance(value, Known | Items):
+            return self.lift((value.value if isinstance(value, Known) else value.values)[index.value])
         at = residual(index)
         every = at.elts if isinstance(at, ast.Tuple) else [at]
-        while every and is_full(every[-1]):
+        while every and isinstance(last := every[-1], ast.Slice) and last.lower is last.upper is last.step is None:
             every = every[:-1]  # x[:, :] is x
         if not every:
             return value
@@ -139,20 +138,11 @@ class Evaluator:
         ends = [self.value(p, f) if p else Known(None) for p in (node.lower, node.upper, node.step)]
         if isinstance(ends[0], Known) and ends[0].value == 0:
             ends[0] = Known(None)
-        if all(isinstance(e, Known) and e.node is None for e in ends):
-            return Known(slice(*(e.value for e in ends)))
         nodes = [None if isinstance(e, Known) and e.value is None else residual(e) for e in ends]
         return Code(ast.Slice(*nodes))  # type: ignore[arg-type]
 
     def read_tuple(self, node: ast.Tuple | ast.List, f: Frame) -> Any:
-        found: list[Any] = []
-        for one in node.elts:
-            if isinstance(one, ast.Starred):
-                found += self.list_values(self.value(one.value, f)) or []
-            else:
-                found.append(self.value(one, f))
-        if any(isinstance(v, Known) and isinstance(v.value, slice) for v in found):  # an index
-            return Code(ast.Tuple([slice_node(v) for v in found], ast.Load()))
+        found = [self.value(one, f) for one in node.elts]
         if isinstance(node, ast.Tuple) and all(isinstance(v, Known) and v.node is None for v in found):
             return Known(tuple(v.value for v in found))
         return Items(found, tuple if isinstance(node, ast.Tuple) else list)
@@ -195,10 +185,8 @@ class Evaluator:
 
     def read_unaryop(self, node: ast.UnaryOp, f: Frame) -> Any:
         value = self.value(node.operand, f)
-        if isinstance(node.op, ast.Not) and self.truth(value) is not None:
-            return Known(not self.truth(value))
         if isinstance(value, Known):
-            return Known(OPERATORS[type(node.op)](value.value), value.node and ast.UnaryOp(node.op, residual(value)))
+            return Known(compute(ast.UnaryOp(node.op, A), value), value.node and ast.UnaryOp(node.op, residual(value)))
         return Code(ast.UnaryOp(node.op, residual(value)))
 
     def read_binop(self, node: ast.BinOp, f: Frame) -> Any:
@@ -208,22 +196,18 @@ class Evaluator:
         if isinstance(node.op, ast.Sub) and isinstance(right, Known) and right.value == 0:
             return left
         for one, other in ((left, right), (right, left)):
-            if (
-                isinstance(other, Known)
-                and isinstance(other.value, int | float)
-                and (type(node.op), other.value) in NEUTRAL
-            ):
+            if isinstance(other, Known) and is_plain(other.value) and (type(node.op), other.value) in NEUTRAL:
                 return one
         if isinstance(left, Known) and isinstance(right, Known):
             named = left.node or right.node or isinstance(node.op, ast.LShift)
-            return Known(OPERATORS[type(node.op)](left.value, right.value),
+            return Known(compute(ast.BinOp(A, node.op, B), left, right),
                          ast.BinOp(residual(left), node.op, residual(right)) if named else None)
         return Code(ast.BinOp(residual(left), node.op, residual(right)))
 
     def read_compare(self, node: ast.Compare, f: Frame) -> Any:
         left, right, op = self.value(node.left, f), self.value(node.comparators[0], f), node.ops[0]
         if isinstance(left, Known) and isinstance(right, Known):
-            return Known(OPERATORS[type(op)](left.value, right.value))
+            return Known(compute(ast.Compare(A, [op], [B]), left, right))
         if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(left, Code) and self.may_be_none(left)):
             return Known(isinstance(op, ast.IsNot))
         return Code(ast.Compare(residual(left), [op], [residual(right)]))
@@ -242,12 +226,11 @@ class Evaluator:
         rounds = self.list_values(self.value(node.generators[0].iter, f))
         inner = dataclasses.replace(f, names=dict(f.names))
         if rounds is None:
-            new = copy.copy(node)
-            head = residual(self.value(node.generators[0].iter, f))
-            bind_open(node.generators[0].target, inner)
-            new.elt = residual(self.value(node.elt, inner))
-            new.generators = [ast.comprehension(node.generators[0].target, head, [], 0)]
-            return Code(new)
+            loop = node.generators[0]
+            head = residual(self.value(loop.iter, f))
+            bind_open(loop.target, inner)
+            every = [ast.comprehension(loop.target, head, [], 0)]
+            return Code(type(node)(residual(self.value(node.elt, inner)), every))
         found = self.go_through(node, 0, inner)
         if isinstance(node, ast.DictComp):
             return Items(dict(found), dict)
@@ -275,17 +258,79 @@ class Evaluator:
         """The values that a loop goes through, None where that is open."""
         if isinstance(value, Items):
             return [Known(k) for k in value.values] if value.kind is dict else list(value.values)
-        if isinstance(value, Record) and value.node is None:
-            return list(value.fields.values())
         if isinstance(value, Known) and hasattr(value.value, "__iter__"):
-            return [v if isinstance(v, Known | Code | Record | Items) else self.wrap(v) for v in value.value]
+            return [self.lift(v) for v in value.value]
         return None
 
-    def wrap(self, value: Any) -> Any:
-        """A Python object whose own parts may be values, as `dict.items()` gives them."""
-        if isinstance(value, tuple) and any(isinstance(v, Known | Code | Record | Items | Part) for v in value):
-            return Items([v if isinstance(v, Known | Code | Record | Items | Part) else self.lift(v) for v in value])
-        return self.lift(value)
+    # ---- calls ---------------------------------------------------------------------------------------------------
+
+    def read_call(self, node: ast.Call, f: Frame) -> Any:
+        function = self.value(node.func, f)
+        args = [self.value(one, f) for one in node.args]
+        return self.apply(function, args, {str(k.arg): self.value(k.value, f) for k in node.keywords}, f)
+
+    def apply(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        """What a call is worth."""
+        if isinstance(function, Function):
+            return self.invoke(function, args, given, f)
+        if isinstance(function, Part):
+            return self.call_part(function, args, f)
+        if isinstance(function, Known):
+            called, first = function.value, args[0] if args else None
+            if called is dataclasses.replace and isinstance(first, Record):
+                changed = {k: self.settle(v, k, f) for k, v in given.items()}
+                return Record(first.kind, first.fields | changed, first.node)
+            if inspect.isclass(called) and belongs_to_core(called):
+                return self.construct(called, args, given, f)
+            if isinstance(called, FunctionType) and belongs_to_core(called):
+                return self.invoke(read_function(called), args, given, f)
+            home, held = getattr(called, "__module__", ""), getattr(called, "__self__", None)
+            pure = called in PURE or home in ("math", "dataclasses", "qkv.spec") or held is dict
+            if (pure or isinstance(held, dict | str | ContextVar)) and all(
+                    isinstance(v, Known) for v in (*args, *given.values())):
+                found = self.lift(called(*(v.value for v in args), **{k: v.value for k, v in given.items()}))
+                if home == "math" and any(v.node for v in args):
+                    found.node = ast.Call(residual(function), [residual(v) for v in args], [])
+                return found
+        return self.write_call(function, args, given, f)
+
+    def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        """A call that stays."""
+        for i, v in enumerate(args):
+            if isinstance(v, Function):  # a lambda
+                inner = dataclasses.replace(f, names=v.names)
+                args[i] = Code(ast.Lambda(v.definition.args, residual(self.value(v.definition.body, inner))))  # type: ignore[arg-type]
+        keywords = [ast.keyword(k, residual(v)) for k, v in given.items()]
+        return Code(ast.Call(residual(function), [residual(v) for v in args], keywords))
+
+    def construct(self, kind: type, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        """An object of the core is made."""
+        if issubclass(kind, nn.Module):
+            return self.build(kind, args, f)
+        if kind.__init__ is object.__init__ and not hasattr(kind, "_fields"):
+            return Record(kind, {})
+        fields = inspect.signature(kind).parameters
+        found = dict(zip(fields, args, strict=False)) | given
+        every = {k: found[k] if k in found else self.lift(p.default) for k, p in fields.items()}
+        return Record(kind, {k: self.settle(v, k, f) for k, v in every.items()})
+
+    def settle(self, value: Any, name: str, f: Frame) -> Any:
+        """A value whose open leaves are computed once: each gets a name."""
+
+        def let(where: str, leaf: Code) -> Value:
+            if is_atomic(leaf.node):
+                return leaf
+            new = self.find_free_name(where or name, f)
+            f.body.append(short_lived(ast.Assign([ast.Name(new, ast.Store())], leaf.node)))
+            return Code(ast.Name(new, ast.Load()))
+
+        return map_leaves(value, let, name)
+
+    def find_free_name(self, name: str, f: Frame) -> str:
+        """A name that the text has not taken yet."""
+        new = next(n for n in (name, *(f"{name}{i}" for i in range(2, 99))) if n not in f.taken)
+        f.taken.add(new)
+        return new
 
     # ---- names ---------------------------------------------------------------------------------------------------
 
@@ -296,6 +341,20 @@ class Evaluator:
         elif isinstance(target, ast.Tuple):
             for one, part in zip(target.elts, self.list_values(value) or [], strict=True):
                 self.bind(one, part, f)
+
+    # ---- what the classes after this one do ------------------------------------------------------------------------
+
+    def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
+        """A function of the core is called."""
+        raise NotImplementedError
+
+    def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
+        """A module is called."""
+        raise NotImplementedError
+
+    def build(self, kind: type, args: list[Any], f: Frame) -> Any:
+        """A module of the core is made."""
+        raise NotImplementedError
 
 
 def bind_open(target: ast.expr, f: Frame) -> None:
@@ -323,19 +382,7 @@ def short_lived(node: Any) -> Any:
     return node
 
 
-def full_slice() -> ast.Slice:
-    """`:`."""
-    return ast.Slice(None, None, None)
-
-
-def is_full(node: ast.expr) -> bool:
-    """Whether an index takes all."""
-    return isinstance(node, ast.Slice) and node.lower is node.upper is node.step is None
-
-
-def slice_node(value: Any) -> ast.expr:
-    """A part of an index as it is typed."""
-    if isinstance(value, Known) and isinstance(value.value, slice):
-        s = value.value
-        return ast.Slice(*(None if e is None else residual(Known(e)) for e in (s.start, s.stop, s.step)))  # type: ignore[arg-type]
-    return residual(value)
+def compute(operation: ast.expr, a: Known, b: Known | None = None) -> Any:
+    """What Python makes of an operation on the decided values a and b."""
+    code = compile(ast.fix_missing_locations(ast.Expression(copy.deepcopy(operation))), "", "eval")
+    return eval(code, {"a": a.value, "b": b and b.value})  # noqa: S307  an operator

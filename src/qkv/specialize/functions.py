@@ -1,13 +1,14 @@
 """The functions and methods that a model needs, each written once: a call becomes text or is put in place."""
 
 import ast
+import copy
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.specialize.cleanup import Substitute, clean
-from qkv.specialize.evaluate import RETURNED
+from qkv.specialize.evaluate import RETURNED, Evaluator, bind_open, place, short_lived
 from qkv.specialize.source import annotate
-from qkv.specialize.statements import Runner
 from qkv.specialize.values import (
     Code,
     Frame,
@@ -46,12 +47,162 @@ class Written:
         return self.node
 
 
-class Functions(Runner):
-    """Calls of the core's functions."""
+class Functions(Evaluator):
+    """Statements to the text that remains of them, and calls of the core's functions."""
 
     titles: dict[tuple[Any, ...], str]  # of classes
     methods: dict[str, dict[str, Written]]  # of each class
     done: dict[str, Any]  # definitions by name
+
+    # ---- statements ----------------------------------------------------------------------------------------------
+
+    def run(self, body: list[ast.stmt], f: Frame) -> Any:
+        """What the statements return, None where they end without a return, RETURNED where the text returns itself."""
+        for node in body:
+            run = getattr(self, f"run_{type(node).__name__.lower()}")
+            found = run(node, f)
+            if found is not None:
+                return found
+        return None
+
+    def write(self, node: ast.stmt, like: Any, f: Frame, *, beside: str | None = None) -> None:
+        """Write a statement with the comments of the one that it stands for."""
+        annotate(node, like.beside if beside is None else beside, like.above)
+        node.fresh = f.inner  # type: ignore[attr-defined]
+        f.body.append(node)
+
+    def run_pass(self, node: ast.Pass, f: Frame) -> None:
+        """Nothing."""
+
+    def run_return(self, node: ast.Return, f: Frame) -> Any:
+        value = self.value(node.value, f) if node.value else Known(None)
+        if not f.branch:
+            f.returns = [node]
+            return value
+        self.write(ast.Return(residual(value)), node, f)
+        return RETURNED
+
+    def run_expr(self, node: ast.Expr, f: Frame) -> None:
+        text, call = ast.unparse(node), node.value
+        if isinstance(call, ast.Yield):
+            f.yields.append(self.value(call.value, f))  # type: ignore[arg-type]
+            return
+        if isinstance(call, ast.Constant) or (f.inner and text == "super().__init__()"):
+            return
+        if isinstance(call, ast.Call) and text.startswith("self.add_module("):
+            name, made = call.args
+            attribute = ast.Attribute(ast.Name("self", ast.Load()), self.value(name, f).value, ast.Store())
+            self.run_assign(annotate(ast.Assign([attribute], made)), f)
+            return
+        value = self.value(node.value, f)
+        if isinstance(value, Code):
+            self.write(ast.Expr(value.node), node, f)
+
+    def run_augassign(self, node: ast.AugAssign, f: Frame) -> None:
+        value = ast.BinOp(node.target, node.op, node.value)
+        self.run_assign(annotate(ast.Assign([node.target], value), node.beside, node.above), f)  # type: ignore[attr-defined]
+
+    def run_assign(self, node: Any, f: Frame) -> None:
+        target = node.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = [(t, self.target_value(t, v, f)) for t, v in zip(target.elts, node.value.elts, strict=True)]
+        else:
+            value = self.target_value(target, node.value, f)
+            found = self.list_values(value) if isinstance(target, ast.Tuple) else None
+            pairs = [(target, value)] if found is None else list(zip(target.elts, found, strict=True))  # type: ignore[union-attr]
+        shapes = node.beside.removeprefix("# ").split(", ")
+        several = 1 < len(shapes) == len(pairs)
+        copies = [(copy.copy(to), value, shapes[several * i]) for i, (to, value) in enumerate(pairs)]
+        written = [(place(to, f), new, shape) for to, value, shape in copies
+                   if (new := self.assign(to, value, f)) is not None]
+        for other in node.targets[1:]:
+            self.assign(other, self.value(target, f), f)
+        if written:
+            left, right, kept = (list(column) for column in zip(*written, strict=True))
+            new = ast.Assign([ast.Tuple(left, ast.Store())], ast.Tuple(right, ast.Load()))
+            if len(left) == 1:
+                new = ast.Assign(left, right[0])
+            self.write(new, node, f, beside="# " + ", ".join(kept) if several else None)
+
+    def target_value(self, target: ast.expr, value: ast.expr, f: Frame) -> Any:
+        """What is assigned; a module that is made knows from the target which one it is."""
+        self.target = target
+        return self.value(value, f)
+
+    def assign(self, target: ast.expr, value: Any, f: Frame) -> ast.expr | None:
+        """Bind a target; what is to be written to it, None where the value is decided."""
+        if isinstance(target, ast.Attribute):
+            return self.assign_attribute(target, value, f)
+        if isinstance(value, Record) and value.node is not None and not isinstance(value.node, ast.Name):
+            node, value.node = value.node, ast.Name(target.id, ast.Load())  # type: ignore[attr-defined]
+            f.names[target.id] = value  # type: ignore[attr-defined]
+            return node
+        if isinstance(target, ast.Name) and isinstance(value, Known) and isinstance(value.node, ast.BinOp | ast.Call):
+            bind_open(target, f)
+            node, f.names[target.id] = value.node, Known(value.value, residual(f.names[target.id]))
+            return node
+        if isinstance(target, ast.Name) and (is_decided(value) or isinstance(value, Part)):
+            f.names[target.id] = value
+            return None
+        node = residual(value)
+        if f.inner and not f.branch and isinstance(target, ast.Name) and isinstance(node, ast.Name):
+            f.names[target.id] = value
+            return None
+        same = isinstance(target, ast.Name) and isinstance(node, ast.Name) and node.id == place(target, f).id
+        bind_open(target, f)
+        return None if same else node
+
+    def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
+        """Bind an attribute of a module that is being made."""
+        raise NotImplementedError
+
+    def run_if(self, node: ast.If, f: Frame) -> Any:
+        truth = self.truth(test := self.value(node.test, f))
+        if truth is not None:
+            return self.run(node.body if truth else node.orelse, f)
+        (yes, ended), (no, over) = (self.run_branch(body, f) for body in (node.body, node.orelse))
+        self.write(ast.If(residual(test), yes.body or [annotate(ast.Pass())], no.body), node, f)
+        if ended and over:
+            return RETURNED
+        for way, done in ((yes, ended), (no, over)):
+            if not done:
+                f.names.update({k: v for k, v in way.names.items() if f.names.get(k) is not v})
+        return None
+
+    def run_branch(self, body: list[ast.stmt], f: Frame) -> tuple[Frame, bool]:
+        """The statements of one way, and whether it returns."""
+        way = dataclasses.replace(f, names=dict(f.names), body=[], branch=True)
+        return way, self.run(body, way) is RETURNED
+
+    def run_with(self, node: ast.With, f: Frame) -> Any:
+        if ast.unparse(node.items[0].context_expr).split("(")[0] in self.rewrites:
+            return self.run(node.body, f)
+        way, ended = self.run_branch(node.body, f)
+        items = [ast.withitem(residual(self.value(i.context_expr, f)), None) for i in node.items]
+        self.write(ast.With(items, way.body), node, f)
+        return RETURNED if ended else None
+
+    def run_for(self, node: ast.For, f: Frame) -> Any:
+        rounds = self.value(node.iter, f)
+        every = self.list_values(rounds)
+        if every is not None:
+            for one in every:
+                self.bind(node.target, one, f)
+                found = self.run(node.body, f)
+                if found is not None:
+                    return found
+            return None
+        way = dataclasses.replace(f, names=dict(f.names), body=[], branch=True)
+        bind_open(node.target, way)
+        if isinstance(rounds, Part):
+            layers = list({self.key(m): m for m in rounds.module}.values())  # type: ignore[attr-defined]
+            way.names[node.target.id] = Part(layers, ast.Name(node.target.id, ast.Load()))  # type: ignore[attr-defined]
+        self.run(node.body, way)
+        self.write(ast.For(place(node.target, f), residual(rounds), way.body, []), node, f)
+        f.names.update({k: v for k, v in way.names.items() if k in f.names})
+        return None
+
+    # ---- calls ---------------------------------------------------------------------------------------------------
 
     def key(self, module: Any) -> tuple[Any, ...]:
         """What modules of one class of the text have in common."""
@@ -60,9 +211,8 @@ class Functions(Runner):
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         values = bind_arguments(function, args, given)
         if isinstance(function.definition, ast.Lambda):
-            return self.value(
-                function.definition.body, Frame(function.source, function.names | values, f.taken, f.body)
-            )
+            frame = Frame(function.source, function.names | values, f.taken, f.body)
+            return self.value(function.definition.body, frame)
         inlined = self.put_in_place(function, values, f)
         if inlined is not None:
             return inlined
@@ -94,29 +244,20 @@ class Functions(Runner):
         is_open = isinstance(result, Code) or (isinstance(result, Items) and result.kind is tuple and all(
             isinstance(v, Code) for v in result.values) and not inner.yields)
         if is_open:
-            last = ast.Return(residual(result))
-            annotate(last)
-            inner.body = clean([*inner.body, last])
-            inner.body.pop()
-            if not isinstance(result, Items) or not isinstance(last.value, ast.Tuple):
-                result = Code(last.value)  # type: ignore[arg-type]
-            else:
-                result = Items([Code(e) for e in last.value.elts])
+            last: Any = annotate(ast.Return(residual(result)))
+            inner.body = clean([*inner.body, last])[:-1]
+            several = isinstance(result, Items) and isinstance(last.value, ast.Tuple)
+            result = Items([Code(e) for e in last.value.elts]) if several else Code(last.value)
             if inner.body and (clash or not self.may_splice(function)):
                 return None
         counts = list(load_names(inner.body)) + ([n for v in leaves_of(result) for n in load_names(v)])
-        for place, node in places.items():
-            if counts.count(place) > 1:
-                if is_open and not self.may_splice(function):
+        for hole, node in places.items():
+            if counts.count(hole) > 1:
+                if is_open and (hole[1:] in f.taken or not self.may_splice(function)):
                     return None
-                if is_open and place[1:] in f.taken:
-                    return None
-                name = self.find_free_name(place[1:], f)
-                let = ast.Assign([ast.Name(name, ast.Store())], node)
-                annotate(let)
-                let.fresh = True  # type: ignore[attr-defined]
-                inner.body.insert(0, let)
-                places[place] = ast.Name(name, ast.Load())
+                name = self.find_free_name(hole[1:], f)
+                inner.body.insert(0, short_lived(ast.Assign([ast.Name(name, ast.Store())], node)))
+                places[hole] = ast.Name(name, ast.Load())
         put = Substitute(places)
         f.body += [put.visit(s) for s in inner.body]
         f.taken |= taken
@@ -173,6 +314,13 @@ class Functions(Runner):
         """The arguments of a call: what the definition uses of those that it was given."""
         _, leaves = flatten(function, bind_arguments(function, args, given))
         return [node for (name, _), (_, _, node) in zip(written.leaves, leaves, strict=True) if name in written.used]
+
+
+def is_decided(value: Any) -> bool:
+    """Whether nothing of a value is left to be written."""
+    if isinstance(value, Items):
+        return value.kind is dict or not all(isinstance(v, Code) for v in value.values)
+    return isinstance(value, Known | Record | Function)
 
 
 def bind_arguments(function: Function, args: list[Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -1,113 +1,74 @@
-"""Statements as lines of text: comments where they belong, 120 columns, quotes and brackets as a formatter has them."""
+"""Definitions as text: comments where they belong, 120 columns, quotes and brackets as a formatter has them."""
 
 import ast
-import io
 import re
-import tokenize
+from collections.abc import Callable, Iterable
 from typing import Any
 
 WIDE = 120
+BESIDE = "#<"  # begins a comment that goes to the end of the line above
 
 
-def print_statement(node: Any, indent: int = 0) -> list[str]:
-    """The lines of a statement with its comments."""
-    space = " " * indent
-    lines = [space + c for c in getattr(node, "above", [])]
-    if isinstance(node, ast.FunctionDef):
-        return [*lines, *print_function(node, indent)]
-    if isinstance(node, ast.ClassDef):
-        lines.append(f"{space}class {node.name}({print_expression(node.bases[0])}):")
-        lines += docstring(node, indent + 4)
-        for i, one in enumerate(node.body):
-            lines += [""] * bool(i or getattr(node, "doc", None)) + print_statement(one, indent + 4)
-        return lines
-    if isinstance(node, ast.If):
-        lines += wrap(f"if {print_expression(node.test)}:", indent) + print_body(node.body, indent + 4)
-        return lines + ([f"{space}else:", *print_body(node.orelse, indent + 4)] if node.orelse else [])
-    if isinstance(node, ast.For):
-        head = f"for {print_expression(node.target)} in {print_expression(node.iter)}:"
-        return [*lines, *wrap(head, indent), *print_body(node.body, indent + 4)]
-    if isinstance(node, ast.With):
-        head = ", ".join(print_expression(i.context_expr) for i in node.items)
-        return [*lines, *wrap(f"with {head}:", indent), *print_body(node.body, indent + 4)]
-    text, beside = print_simple(node), getattr(node, "beside", "")
-    left, right = (
-        getattr(part, "elts", None) for part in (getattr(node, "targets", [None])[0], getattr(node, "value", None))
-    )
-    if len(text) + indent > WIDE and left and right:  # each name has its own line
-        shapes = beside.removeprefix("# ").split(", ")
-        for i, (to, value) in enumerate(zip(left, right, strict=True)):
-            shape = f"# {shapes[i] if len(shapes) > 1 else shapes[0]}" if beside else ""
-            lines += wrap(f"{print_expression(to)} = {print_expression(value)}", indent, shape)
-        return lines
-    return lines + wrap(text, indent, beside)
+def print_definition(node: Any) -> str:
+    """The text of a class or a function with its comments."""
+    add_comments(node, 4)
+    lines, quoted = list[str](), False
+    for line in re.sub(rf"\n *{BESIDE}", BESIDE, ast.unparse(ast.fix_missing_locations(node))).split("\n"):
+        text, _, beside = line.lstrip().partition(BESIDE)
+        raw = quoted or text.startswith(('"""', "#"))
+        quoted ^= line.count('"""') == 1
+        lines += [line] if raw else print_line(text, len(line) - len(line.lstrip()), beside)
+    return "\n".join(lines)
 
 
-def print_body(body: list[ast.stmt], indent: int) -> list[str]:
-    """The lines of several statements."""
-    return [line for one in body for line in print_statement(one, indent)]
+def add_comments(node: Any, indent: int) -> None:
+    """Comments and docstrings as names among the statements, which ast.unparse writes as they are."""
+    for field in ("body", "orelse") if hasattr(node, "body") else ():
+        body = list[ast.stmt]()
+        for one in getattr(node, field, []):
+            add_comments(one, indent + 4)
+            beside = [BESIDE + one.beside] if getattr(one, "beside", "") else []
+            body += [*map(write_raw, getattr(one, "above", [])), one, *map(write_raw, beside)]
+        setattr(node, field, body)
+    doc = getattr(node, "doc", "")
+    if doc:
+        rows = doc.split("\n")
+        node.body.insert(0, write_raw(f"\n{' ' * indent}".join(
+            [f'"""{rows[0]}', *rows[1:], '"""'] if len(rows) > 1 else [f'"""{doc}"""'])))
 
 
-def print_function(node: Any, indent: int) -> list[str]:
-    """The lines of a definition."""
-    back = f" -> {print_expression(node.returns)}" if node.returns else ""
-    head = wrap(f"def {node.name}({print_expression(node.args)}){back}:", indent)
-    return [*head, *docstring(node, indent + 4), *print_body(node.body, indent + 4)]
+def write_raw(text: str) -> ast.stmt:
+    """A statement that is written as it is."""
+    return ast.Expr(ast.Name(text, ast.Load()))
 
 
-def docstring(node: Any, indent: int) -> list[str]:
-    """The lines of a definition's docstring."""
-    doc = getattr(node, "doc", None)
-    if not doc:
-        return []
-    rows = doc.split("\n")
-    lines = [f'"""{rows[0]}', *rows[1:]]
-    lines = [*lines, '"""'] if len(lines) > 1 else [lines[0] + '"""']
-    return [(" " * indent + line).rstrip() for line in lines]
-
-
-def print_simple(node: ast.stmt) -> str:
-    """A statement without a body on one line."""
-    if isinstance(node, ast.Assign):
-        return f"{print_several(node.targets[0])} = {print_several(node.value)}"
-    if isinstance(node, ast.Return) and node.value is not None:
-        return f"return {print_several(node.value)}"
-    return tidy(ast.unparse(ast.fix_missing_locations(node)))
-
-
-def print_several(node: ast.expr) -> str:
-    """An expression; a tuple without its brackets."""
-    if isinstance(node, ast.Tuple) and len(node.elts) > 1:
-        return ", ".join(print_expression(e) for e in node.elts)
-    return print_expression(node)
-
-
-def print_expression(node: ast.AST) -> str:
-    """An expression on one line."""
-    return tidy(ast.unparse(node))
+def print_line(text: str, indent: int, beside: str) -> list[str]:
+    """The lines of a statement; where it assigns several values and is too wide, each has its own."""
+    text = tidy(text)
+    head = re.match(r"return |[\w., ]+ = |", text)[0]  # type: ignore[index]
+    values = split_commas(text[len(head) + 1 : -1])
+    if head and text[len(head)] == "(" and len(values) > 1 and outer_brackets(text) == (len(head), len(text) - 1):
+        text = head + ", ".join(values)
+        targets, shapes = split_commas(head.removesuffix(" = ")), beside.removeprefix("# ").split(", ")
+        if len(text) + indent > WIDE and len(targets) == len(values):
+            shapes = [f"# {s}" if s else "" for s in (shapes if len(shapes) > 1 else shapes * len(values))]
+            rows = zip(targets, values, shapes, strict=True)
+            return [line for to, value, shape in rows for line in wrap(f"{to} = {value}", indent, shape)]
+    return wrap(text, indent, beside)
 
 
 def tidy(text: str) -> str:
     """Text of ast.unparse as the formatter would have it."""
     text = re.sub(r"([\w.]+) \*\* (?:\((-?[\w.]+)\)|(-?[\w.]+)(?![\w.(\[]))", r"\1**\2\3", text)
-    text = re.sub(r"(?<![\w.])(\d{5,}(?:\.0)?)(?![\w.])", lambda m: number(m[1]), text)
+    text = re.sub(r"(?<![\w.])(\d{5,}(?:\.0)?)(?![\w.])", lambda m: f"{ast.literal_eval(m[1]):_}", text)
     if "nn.ModuleList((" in text and text.endswith("))"):  # a comprehension needs one pair of brackets
         text = text.replace("nn.ModuleList((", "nn.ModuleList(")[:-1]
     text = re.sub(r"([\[,]) ?:(\w+ //)", lambda m: f"{m[1]}{' ' * (m[1] == ',')}: {m[2]}", text)
     text = re.sub(r"(// \w+):\]", r"\1 :]", text)
     text = re.sub(r"(\w: [\w.| \[\],]+)=(?!=)", r"\1 = ", text)  # a default beside an annotation
     text = re.sub(r"1e-0(\d)", r"1e-\1", text)
-    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    for t in reversed(tokens):
-        if t.type == tokenize.STRING and t.string[0] == "'" and '"' not in t.string:
-            text = text[: t.start[1]] + f'"{t.string[1:-1]}"' + text[t.end[1] :]
-    return text
-
-
-def number(digits: str) -> str:
-    """A long number in groups of three."""
-    whole, dot, rest = digits.partition(".")
-    return f"{int(whole):_}{dot}{rest}" if len(whole) > 4 else digits
+    strings = r"(f'[^']*'|\"[^\"]*\")|'([^'\"]*)'"
+    return re.sub(strings, lambda m: m[1] or f'"{m[2]}"', text)
 
 
 def wrap(text: str, indent: int, beside: str = "") -> list[str]:
@@ -127,6 +88,16 @@ def wrap(text: str, indent: int, beside: str = "") -> list[str]:
         rows = [f"{part}," for part in parts]
     lines = [line for row in rows for line in wrap(row, indent + 4)]
     return [space + text[: start + 1], *lines, space + text[end:] + comment]
+
+
+def fill_rows(entries: Iterable[Any], fits: Callable[[list[Any]], bool]) -> list[list[Any]]:
+    """As many entries in each row as fit."""
+    rows: list[list[Any]] = [[]]
+    for one in entries:
+        if rows[-1] and not fits([*rows[-1], one]):
+            rows.append([])
+        rows[-1].append(one)
+    return rows
 
 
 def outer_brackets(text: str) -> tuple[int, int]:

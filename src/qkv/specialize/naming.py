@@ -1,14 +1,14 @@
 """The names of a family's checkpoints for one model, as short as a program can have them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from qkv.checkpoints import name_table
 
-KINDS = (".weight", ".bias")
+LAYER = "987"  # stands for any layer's number
 
 
 @dataclass
@@ -17,12 +17,11 @@ class Row:
 
     ours: str
     theirs: list[str]
-    ops: list[str]
-    parts: list[str]  # the modules of ours that share theirs, in its order
+    slot: name_table.Slot
 
     def module(self) -> tuple[str, str]:
         """Ours and theirs without the kind of parameter that ends both."""
-        for kind in KINDS:
+        for kind in (".weight", ".bias"):
             if self.ours.endswith(kind) and self.theirs[0].endswith(kind):
                 return self.ours.removesuffix(kind), self.theirs[0].removesuffix(kind)
         return self.ours, self.theirs[0]
@@ -56,16 +55,18 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
             row.theirs = row.theirs[:1]
         known = {row.theirs[0]} | {t for t in row.theirs if set(t.split(".")) & naming.aliases.keys()}
         row.theirs = [t for t in row.theirs if t == row.theirs[0] or t not in known]
-        naming.stacked |= "stack" in row.ops
-        naming.woven |= "weave" in row.ops
-        naming.parts = row.parts or naming.parts
-        if "flip" in row.ops and row.ours.endswith(".weight"):
+        ops = row.slot.ops
+        naming.stacked |= "stack" in ops
+        naming.woven |= "weave" in ops
+        if "split" in ops:
+            naming.parts = [name.split(".")[-2] for name in row.slot.ours]
+        if "flip" in ops and row.ours.endswith(".weight"):
             end = ".".join(row.theirs[0].split(".")[-2:])
             naming.flipped += [end] * (end not in naming.flipped)
-        if "row" in row.ops:
+        if "row" in ops:
             naming.rows.append(row.theirs[0])
     simple = [r for r in rows if len(r.theirs) == 1 and r.module() != (r.ours, r.theirs[0]) and "#" not in r.theirs[0]]
-    naming.segments, failed = match_segments(list(dict.fromkeys(r.module() for r in simple)))
+    naming.segments, failed = match_words(list(dict.fromkeys(r.module() for r in simple)))
     for row in rows:
         if row not in simple or row.module() in failed:
             naming.exceptions[row.ours] = "|".join(row.theirs)
@@ -75,34 +76,15 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
 
 def list_rows(table: str, core: nn.Module, spell: Callable[[str], str]) -> list[Row]:
     """The rows of a table for the parameters that a core has; ours alone where there is no table."""
-    ours = name_table.named_tensors(core)
+    every = name_table.named_tensors(core)
+    ours = {re.sub(r"\d+", LAYER, name): tensor for name, tensor in every.items()}
     tied = bool(core.spec.head and core.spec.head.kind == "tied")  # type: ignore[union-attr]
-    found: dict[str, Row] = {}
-    for line in filter(None, map(str.strip, table.splitlines())):
-        left, right, *ops = line.split()
-        if not name_table.row_applies(ops, ours):
-            continue
-        mine = name_table.expand_braces(left)
-        theirs = [name_table.expand_spellings(t) for t in name_table.expand_braces(right)]
-        for i, name in enumerate(mine):
-            for kind in ("", *KINDS):
-                pattern = re.compile(re.escape(name + kind).replace(r"\*", r"\d+"))
-                if any(pattern.fullmatch(n) for n in ours) and not (tied and name + kind == "head.weight"):
-                    spelled = [t + kind for t in (theirs[0] if "split" in ops else theirs[i])]
-                    row = Row(
-                        spell(name + kind), spelled, ops, [m.split(".")[-1] for m in mine] if "split" in ops else []
-                    )
-                    if row.ours in found:
-                        found[row.ours].theirs += spelled
-                    found.setdefault(row.ours, row)
-    if not table.strip():
-        for name in ours:
-            pattern = re.sub(r"\d+", "*", name)
-            if not (tied and name == "head.weight"):
-                found.setdefault(pattern, Row(spell(pattern), [pattern], [], []))
+    slots = name_table.expand_rows(table, every | ours) or [name_table.Slot((name,), (name,), ()) for name in ours]
+    rows = {name: Row(spell(name.replace(LAYER, "*")), [t.replace(LAYER, "*") for t in slot.theirs], slot)
+            for slot in slots for name in slot.ours if name in ours and not (tied and name == "head.weight")}
     if tied:
-        found["head.weight"] = Row("head.weight", list(found[spell("embed.weight")].theirs), [], [])
-    return list(found.values())
+        rows["head.weight"] = Row("head.weight", rows["embed.weight"].theirs, rows["embed.weight"].slot)
+    return list(rows.values())
 
 
 def find_prefix(rows: list[Row]) -> str:
@@ -114,7 +96,7 @@ def find_prefix(rows: list[Row]) -> str:
                     return longer.removesuffix(shorter)
     first = [row.theirs[0].split(".")[0] + "." for row in rows]
     most = max(set(first), key=first.count)
-    return most if first.count(most) >= 0.8 * len(rows) and rows[0].ours.split(".")[0] + "." != most else ""
+    return most if first.count(most) >= 0.8 * len(rows) and not any(row.ours.startswith(most) for row in rows) else ""
 
 
 def find_aliases(rows: list[Row]) -> dict[str, str]:
@@ -130,37 +112,26 @@ def find_aliases(rows: list[Row]) -> dict[str, str]:
     return found
 
 
-def match_segments(pairs: list[tuple[str, str]]) -> tuple[dict[str, str], set[tuple[str, str]]]:
+def match_words(pairs: list[tuple[str, str]]) -> tuple[dict[str, str], set[tuple[str, str]]]:
     """Words for words such that ours become theirs, and the pairs for which that fails."""
-    best: tuple[dict[str, str], set[tuple[str, str]]] = {}, set(pairs)
-    for order in (pairs, sorted(pairs, key=lambda p: p[0].count(".")), sorted(pairs, key=lambda p: -p[0].count("."))):
-        for most in (False, True):
-            words: dict[str, str] = {"*": "*"}
-            failed = set[tuple[str, str]]()
-            for ours, theirs in order:
-                more = next(extend(ours.split("."), theirs.split("."), words, most), None)
-                if more is None:
-                    failed.add((ours, theirs))
-                else:
-                    words = more
-            if (len(failed), len(str(words))) < (len(best[1]), len(str(best[0])) or 10**9):
-                best = words, failed
-    return best
+    orders = pairs, sorted(pairs, key=lambda pair: pair[0].count("."))
+    ways = [add_words(order, first=first) for order in orders for first in (False, True)]
+    return min(ways, key=lambda way: (len(way[1]), len(str(way[0]))))
 
 
-def extend(ours: list[str], theirs: list[str], words: dict[str, str], most: bool) -> Iterator[dict[str, str]]:
-    """The ways to add to `words` so that ours become theirs, the likeliest first."""
-    if not ours:
-        if not theirs:
-            yield words
-        return
-    first, rest = ours[0], ours[1:]
-    if first in words:
-        known = words[first].split(".") if words[first] else []
-        if theirs[: len(known)] == known:
-            yield from extend(rest, theirs[len(known) :], words, most)
-        return
-    counts = range(1, len(theirs) + 1) if not most else range(len(theirs), 0, -1)
-    for count in (*counts, *[0] * bool(rest)):
-        if "*" not in theirs[:count]:
-            yield from extend(rest, theirs[count:], words | {first: ".".join(theirs[:count])}, most)
+def add_words(pairs: list[tuple[str, str]], *, first: bool) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The same pair by pair: each new word of ours stands for one of theirs, the first or the last for what is left."""
+    words, failed = dict[str, str](), set[tuple[str, str]]()
+    for ours, theirs in pairs:
+        found = dict(words)
+        for mine, others in zip(ours.split(".*."), theirs.split(".*."), strict=False):
+            names, left = mine.split("."), others.split(".")
+            for after, word in reversed(list(enumerate(reversed(names)))):
+                most = max(len(left) - after, 0)
+                found.setdefault(word, ".".join(left[: most if first or not after else min(most, 1)]))
+                left = left[len(found[word].split(".")) if found[word] else 0 :]
+        if ".".join(filter(None, (found.get(word, word) for word in ours.split(".")))) == theirs:
+            words = found
+        else:
+            failed.add((ours, theirs))
+    return words, failed

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import groupby
 from typing import Any
 
 from qkv import spec as parts
@@ -13,14 +14,13 @@ from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.specialize import layout, loader, unify
-from qkv.specialize.classes import Classes, prune
+from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
-from qkv.specialize.source import parse_expression
-from qkv.specialize.tidy import drop_defaults, join_assignments, print_numbers
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, residual
+from qkv.specialize.source import annotate, parse_expression
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, read_function
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",
@@ -43,7 +43,6 @@ WHOLE = {  # where every head is turned from end to end
     "x[..., 0:s.dim:2]": "x[..., ::2]",
     "x[..., 1:s.dim:2]": "x[..., 1::2]",
 }
-SELF = ast.Name("self", ast.Load())
 
 
 def print_program(s: parts.Spec, names: str) -> str:
@@ -88,19 +87,15 @@ class Program(Classes):
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         if isinstance(module, Norm):
             s = module.spec
-            eps = (
-                [ast.keyword("eps", residual(self.attribute(args[0], "eps")))]
-                if s.eps != 1e-5 or s.kind == "rms"
-                else []
-            )
-            bias = [ast.keyword("bias", ast.Constant(False))] if s.kind == "unbiased" else []
+            given = {"eps": self.attribute(args[0], "eps")} if s.eps != 1e-5 or s.kind == "rms" else {}
+            given |= {"bias": Known(False)} if s.kind == "unbiased" else {}
             norm = parse_expression("nn.RMSNorm" if s.kind == "rms" else "nn.LayerNorm")
-            return Code(ast.Call(norm, [residual(args[1])], eps + bias))
+            return super(Classes, self).write_call(Code(norm), args[1:2], given, f)
         if not isinstance(module, ExpertLinear | Stack):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
         part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
-        function = self.find_method(kind, "__init__", part)
+        function = read_function(kind.__init__, part)
         inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
         self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
         if not stack:  # one tensor
@@ -116,8 +111,8 @@ class Program(Classes):
         return super().call_part(part, args, f)
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        if function.definition is function.source.names.get("") or getattr(function.definition, "name", "") == "attend":
-            function = Function(function.source.find_function(kernels.sdpa), function.source)
+        if getattr(function.definition, "name", "") == "attend":
+            function = read_function(kernels.sdpa)
         return super().invoke(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
@@ -131,35 +126,28 @@ class Program(Classes):
         return super().write_call(function, args, given, f)
 
     def count_layers(self, count: int) -> str:
-        known = self.constants.get((getattr(self.owner, "spec", None), "blocks"))
-        return known or str(count)
+        return self.constants.get((getattr(self.owner, "spec", None), "blocks")) or str(count)
 
     def group(self, made: list[ast.expr]) -> ast.expr:
         """Runs of equal calls: [DenseBlock() for _ in range(3)] + [MoeBlock() …]."""
         texts = [ast.unparse(m) for m in made]
         kinds = list(dict.fromkeys(texts))
-        firsts = [texts.index(k) for k in kinds]
         if texts == sorted(texts, key=kinds.index) and len(kinds) < len(texts):
             pieces = [f"[{k} for _ in range({texts.count(k)})]" if texts.count(k) > 1 else f"[{k}]" for k in kinds]
             return parse_expression(" + ".join(pieces))
-        period = next(
-            (n for n in range(2, len(texts)) if len(texts) % n == 0 and texts == texts[:n] * (len(texts) // n)), 0
-        )
-        if period and len(firsts) > 1:
+        period = next((n for n in range(2, len(texts)) if texts == texts[:n] * (len(texts) // n)), 0)
+        if period and len(kinds) > 1:
             return parse_expression(f"(block() for _ in range({len(texts) // period}) for block in "
                          f"({', '.join(t.removesuffix('()') for t in texts[:period])}))")
         return super().group(made)
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
-    def write_model(self) -> dict[str, str]:
-        """Write the Transformer; what its methods give, by name."""
+    def write_model(self) -> None:
+        """Write the Transformer."""
         s, given = self.spec, {"cache": Known(None)}
         fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
-        part = Part([self.core], SELF)
-        methods = self.methods.setdefault("Transformer", {})
-        init = self.find_method(type(self.core), "__init__", part)
-        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(s)], {}))
+        self.write_init()
         if self.both:
             fields["memory"] = name_code("memory")
             self.write_root("encode", ["source"], {})
@@ -174,7 +162,6 @@ class Program(Classes):
             self.write_root("forward", ["ids"], inputs | given)
         if s.labels:
             self.write_root("classify", ["ids"], inputs)
-        return {}
 
     def write_root(self, name: str, args: list[str], given: dict[str, Any]) -> None:
         """One of the ways into the model, for a single pass that learns nothing."""
@@ -194,36 +181,19 @@ class Program(Classes):
     def module(self, names: str) -> str:
         """The whole text."""
         self.write_model()
-        for title_of in self.titles.values():  # parts that are made and never called do not appear
-            self.methods.setdefault(title_of, {})
-        self.done["Transformer"] = self.done.pop("Transformer")  # last
-        definitions = [
-            self.finish_class(n, m) if not isinstance(m, tuple) else m[1].build_definition()
-            for n, m in self.done.items()
-        ]
-        definitions = unify.merge_classes(prune(definitions))
+        definitions = unify.merge_classes(self.finish())
         for d in definitions:
             drop_defaults(d)
-            for node in ast.walk(d):  # nn.Linear's own name for it
-                if isinstance(node, ast.arg) and node.arg == "input":
-                    node.arg = "x"
-                elif isinstance(node, ast.Name) and node.id == "input":
-                    node.id = "x"
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
                 d.body[0].body = join_assignments(d.body[0].body)
         naming = derive_naming(self.core, names, self.spell_parameter)
-        body = ["\n".join(layout.print_statement(d)) for d in definitions]
-        body += loader.print_loader(naming)
-        body += loader.print_main(self.spec, free=has_prefix(self.spec), blanks=fills_blanks(self.spec))
+        body = [re.sub(r"\binput\b", "x", layout.print_definition(d)) for d in definitions]  # nn.Linear's own name
+        body.append(loader.print_frame(self.spec, naming, free=has_prefix(self.spec), blanks=fills_blanks(self.spec)))
         text = "\n\n\n".join(body)
         for name in ("WIDTH", "HEAD_DIM"):
             text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)
         words = set(re.findall(r"\w+", text))
         numbers = print_numbers({n: v for n, v in self.numbers.items() if n in words})
-        if "s.dim < x.shape[-1]" in WHOLE and self.rewrites.get("s.dim < x.shape[-1]") == "False":
-            text = text.replace(", the rest passes", "").replace(
-                "Turn the first P numbers of each head", "Turn each head"
-            )
         return f'"""{self.header()}"""\n\n{loader.print_imports(text)}\n\n{numbers}\n\n\n{text}\n'
 
     def header(self) -> str:
@@ -234,9 +204,7 @@ class Program(Classes):
 
     def spell_parameter(self, name: str) -> str:
         """A parameter of the core by its name in the program."""
-        name = (
-            re.sub(r"\.(gate|up|down)\.weight$", r".\1", name) if ".moe." in name and ".shared." not in name else name
-        )
+        name = re.sub(r"(\.moe\.(?:gate|up|down))\.weight$", r"\1", name)
         return re.sub(r"^(encoder|decoder)\.", r"\1_", name) if self.both else name
 
 
@@ -255,3 +223,53 @@ def fills_blanks(s: parts.Spec) -> bool:
     table = s.stack.positions
     rotary = [b.attn.rotary for b in s.stack.blocks if b.attn.rotary]
     return bool(table and table.blanks == "counted") or any(r.axes == 2 for r in rotary)
+
+
+def join_assignments(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Parts that are made without arguments share a line, and so do equal norms."""
+    joined = list[ast.stmt]()
+    for kind, statements in groupby(body, name_kind):
+        row: Any = list(statements)
+        joined += map(join_row, layout.fill_rows(row, fits)) if kind else row
+    return joined
+
+
+def name_kind(node: Any) -> str:
+    """What kind of part a statement makes, empty where it makes none that may share its line."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return ""
+    name = ast.unparse(node.value.func)
+    if name.endswith("Norm"):
+        return ast.unparse(node.value)
+    return "own" if "." not in name and not node.value.args else ""
+
+
+def join_row(row: list[Any]) -> Any:
+    """Several assignments as one."""
+    targets, values = ast.Tuple([n.targets[0] for n in row], ast.Store()), ast.Tuple([n.value for n in row], ast.Load())
+    return row[0] if len(row) == 1 else annotate(ast.fix_missing_locations(ast.Assign([targets], values)))
+
+
+def fits(row: list[Any]) -> bool:
+    """Whether several assignments have room on one line."""
+    return len(layout.tidy(ast.unparse(join_row(row)))) - 2 <= 112
+
+
+def print_numbers(numbers: dict[str, Any]) -> str:
+    """The constants, several on a line."""
+    rows = layout.fill_rows(numbers.items(), lambda row: len(print_row(row)) <= layout.WIDE)
+    return "\n".join(map(print_row, rows))
+
+
+def print_row(row: list[tuple[str, Any]]) -> str:
+    """One line of constants."""
+    return f"{', '.join(name for name, _ in row)} = {', '.join(layout.tidy(repr(value)) for _, value in row)}"
+
+
+def drop_defaults(tree: ast.AST) -> None:
+    """Calls without the arguments that are their defaults."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("scaled_dot_product_attention"):
+            node.keywords = [k for k in node.keywords if ast.unparse(k.value) not in ("False", "None")]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "nn.Linear":
+            node.keywords = [k for k in node.keywords if ast.unparse(k.value) != "True"]

@@ -25,8 +25,6 @@ class Source:
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         trailing = {t.start[0]: t.string for t in tokens if t.type == tokenize.COMMENT}
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom) and node.module in sys.modules:  # what a function imports for itself
-                self.names |= {a.name: getattr(sys.modules[node.module], a.name) for a in node.names}
             if isinstance(node, ast.stmt):
                 first = node.lineno
                 while first > 1 and rows[first - 2].lstrip().startswith("#"):

@@ -1,159 +1,99 @@
 """Classes of a program that differ in little become one: what differs is an argument with the usual case as default."""
 
 import ast
-import copy
+import re
 from typing import Any
 
-FAILED: Any = object()
+LEAF = re.compile(r"Name\(id='\w+', ctx=Load\(\)\)|Constant\(value=[^()]*\)")
+
+
+class Leaves(ast.NodeTransformer):
+    """The names and constants that a tree reads, in order; `fill` says by number what to put in their place."""
+
+    def __init__(self, tree: ast.AST, fill: dict[int, Any] | None = None) -> None:
+        self.found, self.fill = list[Any](), fill or {}
+        self.visit(tree)
+
+    def visit_Name(self, node: Any) -> ast.AST:
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return node
+        self.found.append(node)
+        return self.fill.get(len(self.found) - 1, node)
+
+    visit_Constant = visit_Name  # type: ignore[assignment]  # noqa: N815
 
 
 def merge_classes(definitions: list[Any]) -> list[Any]:
     """The definitions with each class that fits an earlier one of its kind merged into that."""
     kept: list[Any] = []
     for node in definitions:
-        for first in kept if isinstance(node, ast.ClassDef) else []:
-            if isinstance(first, ast.ClassDef) and first.kind == node.kind:  # type: ignore[attr-defined]
-                said = merge(first, node)
-                if said:
-                    name = first.kind if not any(d.name == first.kind for d in definitions) else first.name  # type: ignore[attr-defined]
-                    rename(definitions, first.name, name, said[0])
-                    rename(definitions, node.name, name, said[1])
-                    first.name = name
-                    break
-        else:
+        alike = [d for d in kept if isinstance(node, ast.ClassDef) and getattr(d, "kind", "") == node.kind]  # type: ignore[attr-defined]
+        first = next((d for d in alike if merge(d, node, definitions)), None)
+        if first is None:
             kept.append(node)
-    for node in kept:
-        pass_explicitly(kept, node)
+            continue
+        name = first.name if any(d.name == first.kind for d in definitions) else first.kind
+        for one in (n for d in definitions for n in ast.walk(d)):
+            if isinstance(one, ast.Name) and one.id in (first.name, node.name):
+                one.id = name
+        first.name = name
     return kept
 
 
-def pass_explicitly(definitions: list[Any], node: Any) -> None:
-    """Where every call could pass a name for an argument that is left out, it does, and the default is gone."""
-    forward: Any = next((m for m in getattr(node, "body", []) if getattr(m, "name", "") == "forward"), None)
-    if forward is None or not isinstance(node, ast.ClassDef):
-        return
-    first = forward.body[0]
-    if not isinstance(first, ast.Assign) or not isinstance(first.value, ast.IfExp):
-        return
-    calls = [c for d in definitions if isinstance(d, ast.ClassDef) for c in find_calls(d, node.name)]
-    short = [c for c in calls if len(c.args) == 1]
-    if all(isinstance(c.args[0], ast.Name) for c in short):
-        for call in short:
-            call.args.append(call.args[0])
-        name = ast.unparse(forward.body.pop(0).targets[0])
-        parameter = next(a for a in forward.args.args if a.arg == name)
-        parameter.annotation = ast.Name("Tensor", ast.Load())
-        forward.args.defaults.pop(0)
+def merge(a: Any, b: Any, definitions: list[Any]) -> bool:
+    """Make `a` and the calls of both serve for `b` too, if the two differ in nothing but what a call could say."""
+    if [m.name for m in a.body] != [m.name for m in b.body]:
+        return False
+    pairs = [(one, other, find_holes(one, other)) for one, other in zip(a.body, b.body, strict=True)]
+    calls, others = ([c for d in definitions for c in find_calls(d, made.name)] for made in (a, b))
+    for one, _, holes in pairs:
+        named = holes and any(isinstance(x, ast.Name) for _, x, _ in holes.values())
+        if holes is None or (holes and one.name == "__init__"):
+            return False
+        if named and not all(len(c.args) == 1 and isinstance(c.args[0], ast.Name) for c in calls):
+            return False
+    for one, other, holes in pairs:
+        Leaves(ast.Module(one.body, []), {i: ast.Name(name, ast.Load()) for i, (name, *_) in (holes or {}).items()})
+        for name, (x, y) in {name: both for name, *both in (holes or {}).values()}.items():
+            if isinstance(x, ast.Name):  # calls of the first pass what they pass already
+                one.args.args.insert([p.arg for p in other.args.args].index(name), ast.arg(name, ast.Name("Tensor")))
+                for call in calls:
+                    call.args.append(call.args[0])
+                continue
+            one.args.args.append(ast.arg(name, ast.Name(type(x.value).__name__)))
+            one.args.defaults.append(y if x.value is True else x)
+            for call in calls if x.value is True else others:
+                call.keywords.append(ast.keyword(name, x if x.value is True else y))
+    return True
 
 
-def find_calls(node: ast.ClassDef, name: str) -> list[ast.Call]:
+def find_holes(one: Any, other: Any) -> dict[int, tuple[str, Any, Any]] | None:
+    """The leaves in which two methods differ: by number the argument that could hold them; None: more differs."""
+    bodies = [ast.Module(m.body, []) for m in (one, other)]
+    shapes = [LEAF.split(ast.dump(body)) for body in bodies]
+    names, others = ([a.arg for a in m.args.args] for m in (one, other))
+    usual = dict(zip(names[::-1], one.args.defaults[::-1], strict=False))
+    holes: dict[int, tuple[str, Any, Any]] = {}
+    if shapes[0] != shapes[1]:
+        return None
+    for i, (x, y) in enumerate(zip(*(Leaves(body).found for body in bodies), strict=True)):
+        keyword = re.search(r"keyword\(arg='(\w+)', value=$", shapes[0][i])
+        if ast.dump(usual.get(getattr(x, "id", ""), x)) == ast.dump(y):
+            continue
+        if isinstance(x, ast.Name) and isinstance(y, ast.Name) and x.id in names and y.id in {*others} - {*names}:
+            holes[i] = y.id, x, y
+        elif isinstance(x, ast.Constant) and isinstance(y, ast.Constant) and keyword:
+            holes[i] = keyword[1], x, y
+        else:
+            return None
+    return holes if {*others} <= {*names, *(name for name, *_ in holes.values())} else None
+
+
+def find_calls(node: Any, name: str) -> list[ast.Call]:
     """The calls within a class of its modules that are made as `name()`."""
     made = {
         one.targets[0].attr for one in ast.walk(node)
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute)
         and isinstance(one.value, ast.Call) and ast.unparse(one.value.func) == name
     }
-    return [
-        c
-        for c in ast.walk(node)
-        if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr in made
-    ]
-
-
-def merge(a: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Make `a` serve for `b` too; the keywords that calls of either need, None where the two differ in more."""
-    if [m.name for m in a.body] != [m.name for m in b.body]:
-        return None
-    said: tuple[dict[str, Any], dict[str, Any]] = {}, {}
-    new: list[Any] = []
-    for one, other in zip(a.body, b.body, strict=True):
-        holes: dict[str, tuple[Any, Any]] = {}
-        body = [align(x, y, holes, "", defaults(one)) for x, y in zip(one.body, other.body, strict=False)]
-        if len(one.body) != len(other.body) or any(x is FAILED for x in body) or (holes and one.name == "__init__"):
-            return None
-        merged = copy.copy(one)
-        merged.body, merged.args = body, copy.deepcopy(one.args)
-        if not add_parameters(merged, other, holes, said):
-            return None
-        new.append(merged)
-    a.body = new
-    return said
-
-
-def defaults(function: ast.FunctionDef) -> dict[str, Any]:
-    """The parameters that have a constant default."""
-    names = [a.arg for a in function.args.args][len(function.args.args) - len(function.args.defaults) :]
-    return {n: getattr(d, "value", None) for n, d in zip(names, function.args.defaults, strict=True)}
-
-
-def align(a: Any, b: Any, holes: dict[str, tuple[Any, Any]], keyword: str, usual: dict[str, Any]) -> Any:
-    """The tree that both are, with names where they differ, FAILED where they differ in form."""
-    if isinstance(a, ast.Name) and isinstance(b, ast.Constant) and a.id in usual and usual[a.id] == b.value:
-        return a
-    leaves = (ast.Name, ast.Constant)
-    if isinstance(a, leaves) and isinstance(b, leaves):
-        if ast.dump(a) == ast.dump(b):
-            return a
-        name = keyword if isinstance(a, ast.Constant) else b.id if isinstance(b, ast.Name) else ""
-        if not name or (holes.setdefault(name, (a, b)) and ast.dump(holes[name][0]) != ast.dump(a)):
-            return FAILED
-        return ast.Name(name, ast.Load())
-    if type(a) is not type(b):
-        return FAILED
-    new = copy.copy(a)
-    for field, value in ast.iter_fields(a):
-        other = getattr(b, field, None)
-        if isinstance(value, list):
-            if not isinstance(other, list) or len(value) != len(other):
-                return FAILED
-            found = [align(x, y, holes, getattr(x, "arg", keyword), usual) for x, y in zip(value, other, strict=True)]
-            if any(x is FAILED for x in found):
-                return FAILED
-            setattr(new, field, found)
-        elif isinstance(value, ast.AST):
-            one = align(value, other, holes, keyword, usual)
-            if one is FAILED:
-                return FAILED
-            setattr(new, field, one)
-        elif value != other and field not in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
-            return FAILED
-    return new
-
-
-def add_parameters(
-    merged: Any, other: Any, holes: dict[str, tuple[Any, Any]], said: tuple[dict[str, Any], ...]
-) -> bool:
-    """Give the merged function a parameter for each hole; whether that can be done."""
-    mine = [a.arg for a in merged.args.args]
-    theirs = {a.arg: a for a in other.args.args}
-    for name, (a, b) in holes.items():
-        if isinstance(a, ast.Constant) and isinstance(b, ast.Constant):
-            kind, usual = type(a.value).__name__, a if a.value is not True else b
-            said[0 if usual is b else 1][name] = a if usual is b else b
-        elif (
-            isinstance(a, ast.Name) and isinstance(b, ast.Name) and a.id in mine and b.id in theirs and b.id not in mine
-        ):
-            kind, usual = "Tensor | None", ast.Constant(None)
-            instead = ast.parse(f"{name} = {a.id} if {name} is None else {name}").body[0]
-            instead.beside, instead.above, instead.fresh = "", [], False  # type: ignore[attr-defined]
-            merged.body.insert(0, instead)
-        else:
-            return False
-        parameter = ast.arg(name, ast.parse(kind, mode="eval").body)
-        at = list(theirs).index(name) if name in theirs else len(merged.args.args)
-        merged.args.args.insert(at, parameter)
-        merged.args.defaults.insert(at - len(mine) if at >= len(mine) else 0, usual)
-    left = [n for n in theirs if n not in mine and n not in holes]
-    return not left
-
-
-def rename(definitions: list[Any], old: str, new: str, said: dict[str, Any]) -> None:
-    """Calls of a merged class by its new name, and its modules called with what it needs."""
-    for node in definitions:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for one in find_calls(node, old):
-            one.keywords += [ast.keyword(k, v) for k, v in said.items()]
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name) and one.id == old:
-                one.id = new
+    return [c for c in ast.walk(node) if getattr(getattr(c, "func", None), "attr", "") in made]  # type: ignore[misc]

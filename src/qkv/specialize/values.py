@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from qkv import spec as parts
-from qkv.specialize.source import Source, parse_expression
+from qkv.specialize.source import Source, parse_expression, read_source
 
 
 @dataclass(eq=False)
@@ -68,6 +69,13 @@ class Function:
     names: dict[str, Any] = field(default_factory=dict)
     owner: Any = None
     defaults: dict[str, Any] = field(default_factory=dict)
+
+
+def read_function(function: Any, owner: Any = None) -> Function:
+    """A function or a method of the core as it stands in its file."""
+    source, parameters = read_source(function.__module__), inspect.signature(function).parameters
+    defaults = {k: Known(p.default) for k, p in parameters.items() if p.default is not inspect.Parameter.empty}
+    return Function(source.find_function(function), source, owner=owner, defaults=defaults)
 
 
 Value = Known | Code | Items | Record | Part | Function
@@ -132,15 +140,10 @@ def residual(value: Value) -> ast.expr:
             raise TypeError(f"{value.value!r} cannot be typed")
         return parse_expression(spell(value.value))
     if isinstance(value, Items):
-        if value.kind is dict:
-            pairs = value.values.items()
-            return ast.Dict([residual(Known(k)) for k, _ in pairs], [residual(v) for _, v in pairs])
         nodes = [residual(v) for v in value.values]
         return ast.List(nodes, ast.Load()) if value.kind is list else ast.Tuple(nodes, ast.Load())
     if isinstance(value, Record) and value.node is None:
         return ast.Call(ast.Name(value.kind.__name__, ast.Load()), [residual(v) for v in value.fields.values()], [])
-    if isinstance(value, Function):
-        raise TypeError(f"{ast.unparse(value.definition)} cannot be typed")
     return copy.deepcopy(value.node)  # type: ignore[return-value]
 
 

@@ -32,7 +32,7 @@ from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
-from qkv.training.splits import Splits
+from qkv.training.splits import Splits, list_words
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,12 @@ class Assembly:
     valid: Batches
     family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
 
-    def save(self, directory: Path) -> None:
-        """Write the model as it is now."""
-        self.model.save(directory, family=self.family)
-
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
-    notes = compatibility.note_overruled(run, splits, begun)
+    notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
     if begun is not None:
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
@@ -72,10 +68,14 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     plan, hold_out = objective.plan(run, splits, model)
     valid = hold_out(splits.valid)
     compatibility.refuse_unjudged(run, splits, objective, model, valid)
+    who = dict(plan.identity)
+    if splits.often is not None:  # [how many rows, how often they come] of those that follow one another
+        who["often"] = [[len(list(some)), often] for often, some in groupby(splits.often.round(6).tolist())]
+    if frozen := checksum(p for p in model.core.parameters() if not p.requires_grad):  # they are in no checkpoint
+        who["frozen weights"] = frozen
+    judged = checksum(t for batch in valid for t in vars(batch).values() if isinstance(t, torch.Tensor))
     notes = (*plan.notes, *notes, *compatibility.collect_notes(run, splits, objective, model, hold_out))
-    mix = {} if splits.often is None else {"often": run_lengths(splits.often.round(6).tolist())}
-    who = {**plan.identity, **mix, **identify_frozen(model.core)}
-    plan = replace(plan, identity=who, judged=checksum_batches(valid), notes=notes)
+    plan = replace(plan, identity=who, judged=judged, notes=notes)
     family = None if begun or model.config else run.model.saved_as
     return Assembly(run, objective, splits, model, plan, hold_out, valid, family)
 
@@ -120,15 +120,10 @@ def read_splits(run: Run) -> Splits:
                    "different texts needs a file for each purpose", name=run.name, lacking=lacking)
 
 
-def run_lengths(numbers: Sequence[float]) -> list[list[float]]:
-    """[how many, which] of numbers that follow one another and are alike."""
-    return [[len(list(some)), number] for number, some in groupby(numbers)]
-
-
-def checksum_batches(batches: Batches) -> int:
-    """A checksum of all that batches hold."""
-    tensors = (t for batch in batches for t in vars(batch).values() if isinstance(t, torch.Tensor))
-    return reduce(lambda n, t: zlib.crc32(t.contiguous().numpy().tobytes(), n), tensors, 0)
+def checksum(tensors: Iterable[torch.Tensor]) -> int:
+    """A checksum of all that tensors hold."""
+    found = (t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() for t in tensors)
+    return reduce(lambda crc, values: zlib.crc32(values, crc), found, 0)
 
 
 def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
@@ -148,14 +143,6 @@ def attach_adapters(model: Model, run: Run) -> None:
         raise QkvError("training.lora: an adapter needs a trained model; name it: base = a directory or name")
     model.base = run.base
     lora.attach(model.core, run.training.lora, seed=run.training.seed)
-
-
-def identify_frozen(core: torch.nn.Module) -> dict[str, Any]:
-    """What identifies the frozen weights, which are in no checkpoint."""
-    crc = 0
-    for p in (p for p in core.parameters() if not p.requires_grad):
-        crc = zlib.crc32(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), crc)
-    return {"frozen weights": crc} if crc else {}
 
 
 def label_config(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
@@ -190,7 +177,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
-    words = run.words() if run.words else ()
+    words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
     return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
 

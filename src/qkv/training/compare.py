@@ -15,7 +15,6 @@ from qkv.training import log
 from qkv.training.settings import RENAMED
 
 Points = list[tuple[float, float]]
-AXES = ("steps", "seconds")
 LOG = Path("train", "log.jsonl")
 
 

@@ -64,10 +64,8 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
 
 def name_kinds(kinds: str) -> Message:
     """The names of kinds of data, such as "pairs or conversations"."""
-    names = {"pairs": Message("pairs"), "plain text": Message("plain text"), "token shards": Message(
-        "token shards"),
-             "conversations": Message("conversations")}
-    return join(" or ", [names[kind] for kind in kinds.split(" or ")])
+    names = (Message("pairs"), Message("plain text"), Message("token shards"), Message("conversations"))
+    return join(" or ", [name for kind in kinds.split(" or ") for name in names if name == kind])
 
 
 def guess_reconstruction(begun: Model) -> str:
@@ -80,25 +78,28 @@ def guess_reconstruction(begun: Model) -> str:
 
 def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model) -> None:
     """QkvError if a setting would be ignored, or does not fit the objective, the model or another setting."""
-    if run.tokenizer.bpe_dropout and (not objective.bpe_dropout or isinstance(splits.train, Mixture)):
-        what = Message("token shards are tokenized already") if objective.bpe_dropout else (
-            Message("these texts are tokenized only once"))
-        fit = ", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout)
-        raise QkvError("tokenizer.bpe_dropout={bpe_dropout}: {what}; remove it (it works with {fit})",
-                       bpe_dropout=run.tokenizer.bpe_dropout, what=what, fit=fit)
-    if run.training.word_dropout and not (objective.name == "pairs" or objective.labels_texts):
-        raise QkvError("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; "
-                       "remove it", word_dropout=run.training.word_dropout)
-    if run.training.word_dropout and run.training.scheduled_sampling:
-        raise QkvError("training.scheduled_sampling: the model guesses from true words, which training.word_dropout "
-                       "makes unknown; remove one of them")
-    if run.training.rdrop and not has_dropout(as_json(model.spec)):
-        raise QkvError("training.rdrop={rdrop}: two passes of a model without dropout are equal; set "
-                       "model.dropout=0.1, or remove rdrop", rdrop=run.training.rdrop)
-    if model.spec.architecture not in objective.models:
-        fit = " or ".join(objective.models)
-        raise QkvError("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}",
-                       name=run.name, name2=objective.name, fit=fit, architecture=model.spec.architecture)
+    s, dropped = run.training, run.tokenizer.bpe_dropout
+    what = Message("token shards are tokenized already") if objective.bpe_dropout else (
+        Message("these texts are tokenized only once"))
+    rules = (
+        (dropped and (not objective.bpe_dropout or isinstance(splits.train, Mixture)),
+         Message("tokenizer.bpe_dropout={bpe_dropout}: {what}; remove it (it works with {fit})", bpe_dropout=dropped,
+                 what=what, fit=", ".join(name for name, o in OBJECTIVES.items() if o.bpe_dropout))),
+        (s.word_dropout and not (objective.name == "pairs" or objective.labels_texts),
+         Message("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; remove it",
+                 word_dropout=s.word_dropout)),
+        (s.word_dropout and s.scheduled_sampling,
+         Message("training.scheduled_sampling: the model guesses from true words, which training.word_dropout makes "
+                 "unknown; remove one of them")),
+        (s.rdrop and not has_dropout(as_json(model.spec)),
+         Message("training.rdrop={rdrop}: two passes of a model without dropout are equal; set model.dropout=0.1, or "
+                 "remove rdrop", rdrop=s.rdrop)),
+        (model.spec.architecture not in objective.models,
+         Message("{name}: objective {name2!r} needs a model of kind {fit}; this one is: {architecture}", name=run.name,
+                 name2=objective.name, fit=" or ".join(objective.models), architecture=model.spec.architecture)),
+    )
+    if why := next((why for refused, why in rules if refused), None):
+        raise QkvError(why)
 
 
 def has_dropout(part: Any) -> bool:
@@ -134,7 +135,7 @@ def fits(model: Model, source: Any) -> bool:
     return context is None or len(ids) + (0 if model.encoder_decoder else 2) <= context
 
 
-def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, ...]:
+def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[Message, ...]:
     """Notes on settings that a base, or the vocabulary of another model, overrides.
 
     Raises:
@@ -146,104 +147,93 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[str, 
         whose = Message("the base's ({base})", base=run.base) if begun else whose
         raise QkvError("tokenizer.of={of}: this run's vocabulary is {whose}; remove tokenizer.of", of=cut.of,
                        whose=whose)
-    room, whose = begun.spec.context if begun else None, run.base or cut.of
-    told = list[Message]()
-    if run.base and own:
-        told.append(Message("the model is that of {base}: of [model], only context is used", base=run.base))
-    if room and Shape.context != run.model.context > room:
-        told.append(
-            Message("model.context={context}: {base} reads at most {room} tokens, so rows are limited to that",
-                    context=run.model.context, base=run.base, room=room)
-        )
-    if whose and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size):
-        told.append(Message("the vocabulary is that of {whose}: kind and size in [tokenizer] are ignored",
-                            whose=whose))
-    return tuple(told)
+    room, whose = (begun.spec.context if begun else None) or 0, run.base or cut.of
+    rules = (
+        (run.base and own,
+         Message("the model is that of {base}: of [model], only context is used", base=run.base)),
+        (room and Shape.context != run.model.context > room,
+         Message("model.context={context}: {base} reads at most {room} tokens, so rows are limited to that",
+                 context=run.model.context, base=run.base, room=room)),
+        (whose and (cut.kind, cut.size) != (Vocabulary.kind, Vocabulary.size),
+         Message("the vocabulary is that of {whose}: kind and size in [tokenizer] are ignored", whose=whose)),
+    )
+    return tuple(note for holds, note in rules if holds)
 
 
 def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, hold_out: HoldOut) -> tuple[str, ...]:
     """All notes on how data, model and settings fit together, before step 1."""
-    notes: list[str] = []
-    if splits.kind == "pairs" and objective.answers == "labels" and objective.name != "choice":
-        notes += note_unknown_labels(splits, model.labels)
-    if objective.answers == "texts" and not isinstance(splits.valid, str | Mixture):
-        notes += note_unanswerable(run, splits, model)
-    if splits.kind == "pairs" and not run.objective and (objective.answers == "texts" or objective.name == "masked"):
-        notes += note_label_like(splits)
+    pairs, texts = splits.kind == "pairs", objective.answers == "texts"
+    notes: list[Message | None] = []
+    if pairs and not texts and objective.name != "choice":
+        notes.append(note_unknown_labels(splits, model.labels))
+    if texts and not isinstance(splits.valid, str | Mixture):
+        notes.append(note_unanswerable(run, splits, model))
+    if pairs and not run.objective and (texts or objective.name == "masked"):
+        notes.append(note_label_like(splits))
     notes += note_idle_settings(run, splits, objective, model)
     if isinstance(splits.test, str) and splits.test and not hold_out(splits.test):
         notes.append(Message("the test text is too short for this objective: it will not be judged"))
-    return tuple(notes)
+    return tuple(note for note in notes if note)
 
 
-def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[str]:
+def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[Message]:
     """The note on settings that differ from the defaults and have no effect in this run; empty without any."""
-    s, check, data = run.training, run.check, run.data or Data()
-    textual = isinstance(splits.train, str | Mixture)
-    experts = any(block.moe for block in model.spec.stack.blocks)
-    steered = any(block.moe and block.moe.balance == "bias" for block in model.spec.stack.blocks)
-    adam = s.optimizer != "adafactor"
-    worded = objective.labels_texts and model.spec.decoder and model.spec.head
-    falls = s.schedule in ("cosine", "linear", "wsd")
-    rows = not textual and not data.corpus
-    sure = rows and not data.messages
-    used_settings = {
-        "training.moe_aux_loss": experts, "training.moe_bias_lr": steered, "training.auxiliary": worded,
-        "training.floor": falls, "training.decay": s.schedule == "wsd", "check.prompts": textual,
-        "training.scheduled_sampling_ramp": s.scheduled_sampling,
-        "training.betas": adam, "training.eps": adam,
-        "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": sure,
-        "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
-    }
+    s, data = run.training, run.data or Data()
     parts: dict[str, tuple[Any, Any]] = {
-        "training": (s, Settings()), "check": (check, Check()), "data": (data, Data()),
+        "training": (s, Settings()), "check": (run.check, Check()), "data": (data, Data()),
+    }
+    textual, adam = isinstance(splits.train, str | Mixture), s.optimizer != "adafactor"
+    moe = [block.moe for block in model.spec.stack.blocks if block.moe]
+    rows = not textual and not data.corpus
+    used_settings = {
+        "training.moe_aux_loss": moe, "training.moe_bias_lr": any(m.balance == "bias" for m in moe),
+        "training.auxiliary": objective.labels_texts and model.spec.decoder and model.spec.head,
+        "training.floor": s.schedule in ("cosine", "linear", "wsd"), "training.decay": s.schedule == "wsd",
+        "check.prompts": textual, "training.scheduled_sampling_ramp": s.scheduled_sampling,
+        "training.betas": adam, "training.eps": adam,
+        "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": rows and not data.messages,
+        "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
     }
     found: list[str] = []
     for name, used in used_settings.items():
         part, key = name.split(".")
         own, usual = (getattr(one, key) for one in parts[part])
         found += [name] if not used and own != usual else []
-    notes: list[str] = []
-    if found:
-        notes.append(Message("these settings have no effect in this run: {found}", found=", ".join(found)))
+    notes = [Message("these settings have no effect in this run: {found}", found=", ".join(found))] if found else []
     if s.optimizer == "muon" and not optim.hidden_matrices(model.core):
         notes.append(Message("training.optimizer=muon: no matrix of a layer is trained here, so AdamW trains all "
                              "weights"))
     return notes
 
 
-def note_label_like(splits: Splits) -> tuple[str, ...]:
+def note_label_like(splits: Splits) -> Message | None:
     """The note on pairs whose second side looks like labels, if no objective was given."""
     sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
     if len(sides) > 20 or len(splits.train) < 20 * len(sides):
-        return ()
+        return None
     some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
-    return (Message("the second column has only {sides} different texts ({some}): if these are labels, set "
-                    "objective=labels", sides=len(sides), some=some),)
+    return Message("the second column has only {sides} different texts ({some}): if these are labels, set "
+                   "objective=labels", sides=len(sides), some=some)
 
 
-def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> tuple[str, ...]:
-    """The note on held-out texts whose label no training text has; empty without any."""
-    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
+def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> Message | None:
+    """The note on held-out texts whose label no training text has."""
     if len(labels) == 1:
-        return (Message("all training texts have one label, {labels!r}: there is nothing to distinguish",
-                        labels=labels[0]),)
-    if not found:
-        return ()
+        return Message("all training texts have one label, {labels!r}: there is nothing to distinguish",
+                       labels=labels[0])
+    found = Counter(label for part in (splits.valid, splits.test) for _, label in part if label not in labels)  # type: ignore[misc]
     some = ", ".join(map(repr, sorted(found)[:3]))
-    told = Message("{total} held-out texts have a label that no training text has ({some}): they always count as "
-                   "wrong, and the loss ignores them", total=found.total(), some=some)
-    return (told,)
+    return Message("{total} held-out texts have a label that no training text has ({some}): they always count as "
+                   "wrong, and the loss ignores them", total=found.total(), some=some) if found else None
 
 
-def note_unanswerable(run: Run, splits: Splits, model: Model) -> tuple[str, ...]:
-    """The note on held-out sources that are too long to be answered; empty without any."""
+def note_unanswerable(run: Run, splits: Splits, model: Model) -> Message | None:
+    """The note on held-out sources that are too long to be answered."""
     rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
     over = sum(not fits(model, source) for source, _ in rows)
-    room = run.model.context
-    told = Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
-                   "empty answers; raise model.context", over=over, rows=len(rows), room=room)
-    return (told,) if over else ()
+    return Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
+                   "empty answers; raise model.context", over=over, rows=len(rows),
+                   room=run.model.context) if over else None
 
 
 def split_questions(rows: Any) -> list[tuple[Any, str]]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,15 +19,18 @@ from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
-from qkv.options import NOT_NEGATIVE, check_range, validate
-from qkv.training import built_in
-from qkv.training.splits import Splits, Talk, find_data_file, held_out, text_splits
+from qkv.options import NOT_NEGATIVE
+from qkv.training.settings import Part
+from qkv.training.splits import READERS, Splits, Talk, find_data_file, held_out, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
+KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
+PARTS = ("train", "validation", "test")  # of a dataset
+FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Part):
     """Your own files, as a TOML file names them: two parallel ones, one of pairs (tsv, jsonl), plain text,
     conversations (JSON lines with `messages`, a list of {"role": …, "content": …}), folders of token shards, or a data
     set that the `datasets` library opens: pairs by two keys, texts by one. Several files of a kind are a list.
@@ -57,15 +61,24 @@ class Data:
     quarantine: str = "quarantine.jsonl"
     overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
+    where = "data"
+    ranges = ((NOT_NEGATIVE, lambda n: n >= 0, ("valid", "test")),)
+
     def __post_init__(self) -> None:
-        for key in FILES:
-            if isinstance(value := getattr(self, key), str):
-                object.__setattr__(self, key, (value,) if value else ())
-        validate("data", self)
+        super().__post_init__()
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise QkvError("data.columns: found {columns}, expected two different ones, counted from 0",
                            columns=list(self.columns))
-        check_range("data", self, NOT_NEGATIVE, lambda n: n >= 0, "valid", "test")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a language model learns these data, and not pairs."""
+        return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
+
+    @property
+    def name(self) -> str:
+        """The first file of rows."""
+        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
@@ -73,37 +86,54 @@ class Data:
         Raises:
             QkvError: none or more than one kind of data is named, or a file is broken (with its line).
         """
-        kinds = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
-        named = [k for k in kinds if getattr(self, k)]
+        kind = self.find_kind()
+        if kind == "corpus":
+            return READERS[self.corpus]()
+        if kind == "shards":
+            return self.read_shards(folder)
+        with BadRowPolicy(self.on_bad_row, folder / self.quarantine) as policy:
+            read = {"dataset": self.read_dataset, "text": self.read_texts}.get(kind, self.read_row_files)
+            return read(folder, policy)
+
+    def find_kind(self) -> str:
+        """The kind of data that is named; QkvError for none or several, and for what does not go with it."""
+        named = [kind for kind in KINDS if getattr(self, kind)]
         if len(named) != 1 or bool(self.source) != bool(self.target):
-            found = ", ".join(named) or Message("none")
-            raise QkvError("data: found {found}, expected one of: source and target, {kinds}", found=found,
-                           kinds=", ".join(kinds[1:]))
+            raise QkvError("data: found {found}, expected one of: source and target, {kinds}",
+                           found=", ".join(named) or Message("none"), kinds=", ".join(KINDS[1:]))
+        (kind,), whole = named, named[0] in ("dataset", "corpus")
         if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
             raise QkvError("data.keys: found {keys} keys, expected two; one for the texts of a dataset",
                            keys=len(self.keys))
-        self.refuse_unread(named[0])
-        if self.corpus:
-            return built_in.READERS[self.corpus]()
-        if self.shards:
-            return self.read_shards(folder)
-        self.refuse_weights()
-        with BadRowPolicy(self.on_bad_row, folder / self.quarantine) as policy:
-            if self.dataset:
-                return self.read_dataset(folder, policy)
-            if self.text:
-                return self.read_texts(folder, policy)
-            return self.read_row_files(folder, policy)
+        sides = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
+        unread = sides if whole or kind in ("text", "messages", "shards") else ()
+        unread += ("valid_file", "test_file") if whole else ()
+        if key := next((key for key in unread if getattr(self, key)), ""):
+            instead = Message("remove it, or name {file}", file=f"{key.partition('_')[0]}_file")
+            if whole:
+                instead = Message("remove it: a data set has splits of its own, validation and test")
+            raise QkvError("data.{key}: found {value!r}, which is not used with {kind}; {instead}", key=key,
+                           value=getattr(self, key), kind=kind, instead=instead)
+        if len(self.source) != len(self.target):
+            raise QkvError("data: found {source} source and {target} target files, expected as many; file n of one "
+                           "belongs to file n of the other", source=len(self.source), target=len(self.target))
+        if self.weights and kind in ("text", "dataset"):
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
+                           "texts")
+        count = len(getattr(self, kind))
+        fine = len(self.weights) == count and all(math.isfinite(w) and w > 0 for w in self.weights)
+        if self.weights and not fine and kind not in ("shards", "corpus"):
+            raise QkvError("data.weights: found {weights} for {count} sets of rows, expected as many numbers above 0",
+                           weights=list(self.weights), count=count)
+        return kind
 
     def read_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
         texts = [plain_text(folder / name, policy) for name in self.text]
-        valid, test = (plain_text(folder / one, policy) if one else "" for one in (self.valid_file, self.test_file))
-        apart = [folder / one for one in (self.valid_file, self.test_file) if one]
-        notes = (
-            *policy.notes,
-            *(note for one in apart for name in self.text for note in find_leaks(folder / name, one)),
-        )
+        apart = (self.valid_file, self.test_file)
+        valid, test = (plain_text(folder / one, policy) if one else "" for one in apart)
+        leaks = [find_leaks(folder / name, folder / one) for one in apart if one for name in self.text]
+        notes = (*policy.notes, *chain.from_iterable(leaks))
         if valid:
             return Splits("\n\n".join(texts), valid, test, notes)
         both = [text_splits(text, share=0.1) for text in texts]
@@ -112,11 +142,18 @@ class Data:
 
     def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
-        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, policy)] for one in self.split_files()]
-        test, valid = self.read_split(folder, "test", policy), self.read_split(folder, "valid", policy)
+        files = list(self.split_files())
+        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, policy)] for one in files]
+        apart = [self.files_of_split(which) for which in ("test", "valid")]
+        test, valid = ([row for _, row in one.read_rows(folder, policy)] if one else None for one in apart)
         held = [*(test or ()), *(valid or ())]
-        sets, said = self.remove_held_out(sets, held, self.locate_splits(folder))
-        said = (*self.note_headers(folder), *said, *self.note_shared_sides(sets, held))
+
+        def locate_rows(parts: "Iterable[Data | None]") -> Placed:  # they are read again, and so not kept
+            return ((f"{folder / one.name}:{n}", row) for one in parts if one
+                    for n, row in one.read_rows(folder, BadRowPolicy("skip")))
+
+        sets, said = self.remove_held_out(sets, held, locate_rows(files), locate_rows(reversed(apart)))
+        said = (*self.note_headers(folder, [*files, *reversed(apart)]), *said)
         if test is None:
             sets, test = self.hold_out_rows(sets, self.test)
         if valid is None:
@@ -124,47 +161,15 @@ class Data:
         rows, notes = [row for rows in sets for row in rows], (*policy.notes, *said)
         if not self.weights:
             return Splits(rows, valid, test, notes)
-        names, sizes = [one.name for one in self.split_files()], [len(some) for some in sets]
-        each = repeat_rows(names, sizes, self.weights)
-        told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=name, size=size, n=n)
-                for name, size, n in zip(names, sizes, each, strict=True)]
+        sizes = [len(some) for some in sets]
+        if 0 in sizes:
+            raise QkvError("{name}: no row is left to train on", name=files[sizes.index(0)].name)
+        # how often a row of each set comes in an epoch, which has as many rows as all sets together
+        each = [len(rows) * weight / sum(self.weights) / n for weight, n in zip(self.weights, sizes, strict=True)]
+        told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=one.name, size=size, n=n)
+                for one, size, n in zip(files, sizes, each, strict=True)]
         mixed = Message("in an epoch {told}", told=join("; ", told))
         return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
-
-    def refuse_weights(self) -> None:
-        """QkvError for files that do not belong together, or weights that are not those of several sets of rows."""
-        if len(self.source) != len(self.target):
-            raise QkvError("data: found {source} source and {target} target files, expected as many; file n of one "
-                           "belongs to file n of the other", source=len(self.source), target=len(self.target))
-        if not self.weights:
-            return
-        if self.text or self.dataset:
-            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
-                           "texts")
-        count = len(list(self.split_files()))
-        if len(self.weights) != count or not all(math.isfinite(w) and w > 0 for w in self.weights):
-            raise QkvError("data.weights: found {weights} for {count} sets of rows, expected as many numbers above 0",
-                           weights=list(self.weights), count=count)
-
-    def refuse_unread(self, kind: str) -> None:
-        """QkvError for a held-out file that data of this kind would not read."""
-        pairs = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
-        unread: dict[str, Sequence[str]] = dict.fromkeys(("text", "messages", "shards"), pairs)
-        unread |= dict.fromkeys(("dataset", "corpus"), (*pairs, "valid_file", "test_file"))
-        key = next((key for key in unread.get(kind, ()) if getattr(self, key)), "")
-        if not key:
-            return
-        file = f"{key.partition('_')[0]}_file"
-        instead = Message("remove it, or name {file}", file=file)
-        if kind in ("dataset", "corpus"):
-            instead = Message("remove it: a data set has splits of its own, validation and test")
-        raise QkvError("data.{key}: found {value!r}, which is not used with {kind}; {instead}", key=key,
-                       value=getattr(self, key), kind=kind, instead=instead)
-
-    @property
-    def name(self) -> str:
-        """The first file of rows."""
-        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
 
     def split_files(self) -> "Iterator[Data]":
         """The same data with one file of rows each."""
@@ -188,21 +193,22 @@ class Data:
             stay[n].append(row)
         return stay, [row for _, (_, row) in held]
 
-    @property
-    def is_text(self) -> bool:
-        """Whether a language model learns these data, and not pairs."""
-        return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
-
     def read_shards(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
         whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
         found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
-        notes = tuple(note for name, held in found.items() for note in note_familiar(name, whole, held))
+        notes: list[Message] = []
+        for name, held in found.items():
+            count, of, place = count_familiar(whole, held)
+            note = Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the "
+                           "first at {place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
+                           place=place)
+            notes += [note] if count > LEAK * of else []
         test = found.get(self.test_file, ())
         if self.valid_file:
-            return Splits(whole, found[self.valid_file], test, notes)
-        return Splits(*whole.split(share=0.1, most=200_000), test, notes)
+            return Splits(whole, found[self.valid_file], test, tuple(notes))
+        return Splits(*whole.split(share=0.1, most=200_000), test, tuple(notes))
 
     def read_dataset(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """The splits of a dataset: train, and validation and test where it has them."""
@@ -224,11 +230,10 @@ class Data:
             return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
 
         held = [*test, *valid]
-        sets, said = self.remove_held_out([train], held, (locate_rows("train"), locate_rows("validation", "test")))
-        notes = (*policy.notes, *said, *self.note_shared_sides(sets, held))
+        sets, said = self.remove_held_out([train], held, locate_rows("train"), locate_rows("validation", "test"))
         if not valid:
             sets, valid = self.hold_out_rows(sets, self.valid)
-        return Splits(sets[0], valid, test, notes)
+        return Splits(sets[0], valid, test, (*policy.notes, *said))
 
     def read_rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
@@ -241,40 +246,34 @@ class Data:
             return sources.read_tsv_rows(place, self.columns, policy=policy)
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
-    def locate_splits(self, folder: Path) -> tuple[Placed, Placed]:
-        """The rows of training and those held out in files of their own, each with its file and line; read again."""
-        policy = BadRowPolicy("skip")
-
-        def locate_rows(parts: "Iterable[Data | None]") -> Placed:
-            return (
-                (f"{folder / one.name}:{n}", row) for one in parts if one for n, row in one.read_rows(folder, policy)
-            )
-
-        return locate_rows(self.split_files()), locate_rows(self.files_of_split(which) for which in ("valid", "test"))
-
     def remove_held_out(
-        self, sets: list[list[Any]], held: Sequence[Any], places: tuple[Placed, Placed]
-    ) -> tuple[list[list[Any]], tuple[str, ...]]:
+        self, sets: list[list[Any]], held: Sequence[Any], train: Placed, apart: Placed
+    ) -> tuple[list[list[Any]], tuple[Message, ...]]:
         """The training rows that are not held out too, or all of them if `overlap` says so; and the notes.
 
-        `places` are the rows of both with their places; it is read only if there is something to report.
+        `train` and `apart` are the rows of both with their places; they are read only if there is something to report.
         """
-        known = {repr(row) for row in held}
+        known, said = {repr(row) for row in held}, tuple[Message, ...]()
         count = sum(repr(row) in known for rows in sets for row in rows) if known else 0
-        if not count:
-            return sets, ()
-        said = self.describe_overlap(*places, known, count)
-        if self.overlap == "keep":
-            return sets, (said,)
-        return [[row for row in rows if repr(row) not in known] for rows in sets], (said,)
+        if count:
+            place, row = next((place, row) for place, row in train if repr(row) in known)
+            what = Message("conversation") if self.messages else Message("pair")
+            found = Message("{place}: this {what} is held out too ({held}); {count} training rows are", place=place,
+                            what=what, held=next(place for place, other in apart if other == row), count=count)
+            if self.overlap == "error":
+                raise QkvError('{said}: the evaluation would look too good. overlap = "drop" removes them from '
+                               'training, overlap = "keep" trains on them anyway', said=found)
+            drop = self.overlap == "drop"
+            end = Message("left out of training") if drop else Message("trained on anyway")
+            said = (Message("{said}; {what}", said=found, what=end),)
+            sets = [[row for row in rows if repr(row) not in known] for rows in sets] if drop else sets
+        return sets, (*said, *self.note_shared_sides(sets, held))
 
-    def note_headers(self, folder: Path) -> Iterator[Message]:
+    def note_headers(self, folder: Path, files: "Iterable[Data | None]") -> Iterator[Message]:
         """A note of each TSV file whose first row seems to name its columns."""
-        for one in (*self.split_files(), self.files_of_split("valid"), self.files_of_split("test")):
-            if not one or not one.tsv:
-                continue
-            line, row = next(one.read_rows(folder, BadRowPolicy("skip")), (0, ("",)))
-            if sources.is_header(row):
+        for one in files if self.tsv else ():
+            line, row = next(one.read_rows(folder, BadRowPolicy("skip")), (0, ("",))) if one else (0, ("",))
+            if one and sources.is_header(row):
                 yield Message("{folder}:{line}: {row}: {named}", folder=folder / one.name, line=line,
                               row=" | ".join(row), named=NAMED)
 
@@ -288,29 +287,11 @@ class Data:
         if not found:
             return ()
         what = Message("target") if side else Message("source")
-        one, two = (quote_text(row[1 - side]) for row in (found[0], other[found[0][side]]))
-        some = f"{quote_text(found[0][side])}: held out {one}, trained on {two}"
+        texts = (found[0][side], found[0][1 - side], other[found[0][side]][1 - side])
+        both, one, two = (repr(text if len(text) <= 40 else f"{text[:39]}…") for text in texts)
+        some = f"{both}: held out {one}, trained on {two}"
         return (Message("{found:,} of {held:,} held-out pairs have a {what} that also occurs in training, with a "
                         "different partner ({some})", found=len(found), held=len(held), what=what, some=some),)
-
-    def describe_overlap(self, train: Placed, apart: Placed, known: set[str], count: int) -> str:
-        """A note on held-out rows in training, or an error with both lines."""
-        place, row = next((place, row) for place, row in train if repr(row) in known)
-        held = next(place for place, other in apart if other == row)
-        what = Message("conversation") if self.messages else Message("pair")
-        said = Message("{place}: this {what} is held out too ({held}); {count} training rows are", place=place,
-                       what=what, held=held, count=count)
-        if self.overlap == "error":
-            raise QkvError('{said}: the evaluation would look too good. overlap = "drop" removes them from training, '
-                           'overlap = "keep" trains on them anyway', said=said)
-        drop = self.overlap == "drop"
-        return Message("{said}; {what}", said=said,
-                       what=Message("left out of training") if drop else Message("trained on anyway"))
-
-    def read_split(self, folder: Path, which: str, policy: BadRowPolicy) -> list[Any] | None:
-        """The rows of a split that has files of its own."""
-        apart = self.files_of_split(which)
-        return [row for _, row in apart.read_rows(folder, policy)] if apart else None
 
     def files_of_split(self, which: str) -> "Data | None":
         """The same kind of data in the files of a split of its own; None where no file is named."""
@@ -336,37 +317,6 @@ def read_shared(data: Data) -> Splits:
     held = [f"{which}_{part}" for which in ("valid", "test") for part in ("source", "target", "file")]
     files: dict[str, Any] = {key: tuple(map(find, getattr(data, key))) for key in FILES}
     return replace(data, **files, **{key: find(getattr(data, key)) for key in held}).splits(Path())
-
-
-def quote_text(text: str) -> str:
-    """A text as it is quoted in a line."""
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")
-
-
-def note_familiar(name: str, training: Mixture, held: Mixture) -> tuple[Message, ...]:
-    """A note on held-out shards of which much also occurs in the training shards."""
-    count, of, place = count_familiar(training, held)
-    if count <= LEAK * of:
-        return ()
-    return (Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the first at "
-                    "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
-                    place=place),)
-
-
-PARTS = ("train", "validation", "test")  # of a dataset
-FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
-
-
-def repeat_rows(names: Sequence[str], sizes: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """How often a row of each set comes in an epoch, which has as many rows as all sets together.
-
-    Raises:
-        QkvError: a set of which no row is left.
-    """
-    if 0 in sizes:
-        name = names[sizes.index(0)]
-        raise QkvError("{name}: no row is left to train on", name=name)
-    return [sum(sizes) * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 
 def plain_text(path: Path, policy: BadRowPolicy) -> str:

@@ -88,7 +88,7 @@ def write_pairs(
         QkvError: data of another kind, a bad row (with its line), a file that would be written over, or a teacher
             that writes nothing.
     """
-    sets = free(data, out)
+    sets = split_sets(data, out)
     with BadRowPolicy(data.on_bad_row, out / data.quarantine) as policy:
         whole = [[row for _, row in one.read_rows(Path(), policy)] for one in sets]
     done, made = 0, list[Made]()
@@ -107,12 +107,12 @@ def write_pairs(
         if not pairs:
             raise QkvError("{name}: the model finished no translation of {rows:,} texts; is it trained well enough, "
                            "and for this direction?", name=one.name, rows=len(rows))
-        put(one, pairs, out)
-        made.append(Made(places(one, out), len(rows), len(pairs), without))
+        write_rows(one, pairs, out)
+        made.append(Made(name_outputs(one, out), len(rows), len(pairs), without))
     return made
 
 
-def free(data: Data, out: Path) -> list[Data]:
+def split_sets(data: Data, out: Path) -> list[Data]:
     """Each file of pairs by itself, where all of them may be written.
 
     Raises:
@@ -121,7 +121,7 @@ def free(data: Data, out: Path) -> list[Data]:
     if data.is_text or data.messages or data.dataset:
         raise QkvError("expected pairs: TSV, JSON lines with two texts, or two parallel files")
     sets = list(data.split_files())
-    goal = [place for one in sets for place in places(one, out)]
+    goal = [place for one in sets for place in name_outputs(one, out)]
     for place in goal:
         if goal.count(place) > 1:
             raise QkvError("{place}: two of the files would be written there; give them different names",
@@ -142,18 +142,18 @@ def compare_pairs(given: Sequence[Pair], found: Sequence[Sequence[Pair]], side: 
     return own, read
 
 
-def places(one: Data, out: Path) -> tuple[Path, ...]:
+def name_outputs(one: Data, out: Path) -> tuple[Path, ...]:
     """Where the pairs of one file, or of two parallel ones, go."""
     return tuple(out / Path(name).name for name in ((one.name, one.target[0]) if one.source else (one.name,)))
 
 
-def put(one: Data, pairs: Sequence[Pair], out: Path) -> None:
+def write_rows(one: Data, pairs: Sequence[Pair], out: Path) -> None:
     """Pairs in the form of the file that they were made of: its columns or its keys, and nothing else."""
     if one.source:
-        for side, place in enumerate(places(one, out)):
+        for side, place in enumerate(name_outputs(one, out)):
             log.write_text_file(place, "".join(f"{pair[side]}\n" for pair in pairs))
         return
-    (place,) = places(one, out)
+    (place,) = name_outputs(one, out)
     if one.tsv:
         a, b = one.columns
         rows = ("\t".join({a: x, b: y}.get(n, "") for n in range(max(a, b) + 1)) for x, y in pairs)

@@ -34,7 +34,7 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
     def evaluate(core: Transformer, step: int) -> dict[str, Any]:
         found = a.objective.measure(core, valid)
         if directory is not None:
-            a.save(directory)
+            a.model.save(directory, family=a.family)
         if isinstance(a.splits.valid, str | Mixture):
             prompts = c.prompts if a.objective.answers == "texts" else ()
             texts = a.objective.answer(a.model, prompts, Decoding(longest=c.longest)) if prompts else []

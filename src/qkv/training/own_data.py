@@ -1,8 +1,7 @@
 """Runs over your own data: as a TOML file describes them, or as the files alone say. Next: assemble.py."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,25 +15,17 @@ from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
-from qkv.training.built_in import list_words
 from qkv.training.data_files import Data, read_shared
-from qkv.training.run import KINDS, PARTS, PLAIN, Run, check_keys, parse_overrides, suggest_key
-from qkv.training.settings import Settings, refuse_old_key
+from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
+from qkv.training.settings import Settings
 from qkv.training.shape import Shape
+from qkv.training.splits import Splits
 
-ABOUT = ("about",)  # what a recipe says of itself
 SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
 KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
 OWN_PAIRS = Settings(
-    epochs=20,
-    lr=1e-3,
-    schedule="inverse",
-    warmup=1000,
-    label_smoothing=0.1,
-    clip=1.0,
-    metric="bleu",
-    average=3,
+    epochs=20, lr=1e-3, schedule="inverse", warmup=1000, label_smoothing=0.1, clip=1.0, metric="bleu", average=3,
     patience=5,
 )
 OWN_TEXT = Settings(
@@ -69,26 +60,31 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
         values = tomllib.loads(sources.read_document(path))
     except tomllib.TOMLDecodeError as e:
         raise QkvError("{path}: not TOML: {e}", path=path, e=e) from None
-    for key in ABOUT:
-        values.pop(key, None)
-    for key in values:
-        if key not in (*KINDS, *PLAIN):
-            what = Message("table [{key}]", key=key) if isinstance(values[key], dict) else Message(
-                "key {key!r}", key=key)
-            hint, known = suggest_key(key), ", ".join((*KINDS, *PLAIN))
-            raise QkvError("{path}: unknown {what}{hint} (known: {known})", path=path, what=what, hint=hint,
-                           known=known)
-    check_keys(values, f"{path}: ")
+    values.pop("about", None)  # what a recipe says of itself
+    known = (*OWN_PARTS, *PLAIN)
+    for key in (key for key in values if key not in known):
+        table = Message("table [{key}]", key=key)
+        what = table if isinstance(values[key], dict) else Message("key {key!r}", key=key)
+        raise QkvError("{path}: unknown {what}{hint} (known: {known})", path=path, what=what, hint=suggest_key(key),
+                       known=", ".join(known))
     return make_run(values, words, path, Path() if recipe else path.parent, recipe=recipe)
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
-    """The run over data alone: two parallel files, some of TSV or JSON lines, folders of shards, or one text.
+    """The run over data alone, with `words` such as training.lr=0.002 put in; errors as of describe_files."""
+    words = tuple(words)
+    typed = parse_overrides(words, OWN_PARTS).get("data", {})
+    return make_run(describe_files(paths, typed), words, paths[0], Path())
+
+
+def describe_files(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What files hold, as a TOML file would say it: two parallel ones, some of TSV or JSON lines, folders of shards, or
+    one text. `data` is what was typed of [data].
 
     Raises:
         QkvError: more files of another kind, or of several, or one whose name or first row does not say what it holds.
     """
-    names, words = [str(path) for path in paths], tuple(words)
+    names = [str(path) for path in paths]
     kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
     kind = next(iter(kinds)) if len(kinds) == 1 else ""
     if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
@@ -96,106 +92,85 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
                        "or JSON lines; use one format for all rows, *.tsv or *.jsonl, and pack texts that go with "
                        "shards (qkv data pack)", names=", ".join(names))
     if kind == "jsonl":
-        values = describe_json_lines(paths, parse_overrides(words, KINDS).get("data", {}))
-    elif kind in ("tsv", "shards") or (kind and len(paths) == 1):
-        values = {"data": {kind: names}}
-    elif len(paths) == 2:
-        values = {"data": {"source": names[0], "target": names[1]}}
-    else:
-        raise QkvError("{names}: found {paths} files, expected two parallel ones, one text, or some of TSV or JSON "
-                       "lines; name others in a TOML file", names=", ".join(names), paths=len(paths))
-    return make_run(values, words, paths[0], Path())
+        return describe_json_lines(paths, data)
+    if kind in ("tsv", "shards") or (kind and len(paths) == 1):
+        return {"data": {kind: names}}
+    if len(paths) == 2:
+        return {"data": {"source": names[0], "target": names[1]}}
+    raise QkvError("{names}: found {paths} files, expected two parallel ones, one text, or some of TSV or JSON "
+                   "lines; name others in a TOML file", names=", ".join(names), paths=len(paths))
 
 
 def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
     """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
 
-    Keys that `data`, which was typed, names are those of pairs. Where it lets bad rows pass, the first good one counts.
+    Keys that `data` names are those of pairs. Where it lets bad rows pass, the first row of a known kind counts.
     """
-    path, lenient = paths[0], data.get("on_bad_row", "error") != "error"
-    found = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
-    number, first = next(found)
-    for row in chain([first], (row for _, row in found) if lenient else ()):
-        if values := describe_row(row, [str(path) for path in paths], data.get("keys")):
-            return values
+    path, names, typed = paths[0], [str(path) for path in paths], data.get("keys")
+    lenient = data.get("on_bad_row", "error") != "error"
+    rows = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
+    number, first = next(rows)
+    for row in chain([first], (row for _, row in rows) if lenient else ()):
+        if "messages" in row and not typed:
+            return {"data": {"messages": names}}
+        keys = typed if isinstance(typed, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
+        if keys is not None:
+            labelled = {"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {}
+            return {"data": {"jsonl": names, "keys": list(keys)}, **labelled}
+        if "text" in row:
+            return {"data": {"text": names}}
     raise QkvError("{path}:{number}: found the keys {first}; name those to learn from: data.keys='[\"A\", "
-                   "\"B\"]'", path=path, number=number,
-                   first=", ".join(first) or Message("none"))
-
-
-def describe_row(row: Mapping[str, object], names: list[str], said: object) -> dict[str, Any]:
-    """What files with such a row hold: by the keys in `said`, or by those that it has; None if unknown."""
-    if "messages" in row and not said:
-        return {"data": {"messages": names}}
-    keys = said if isinstance(said, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
-    if keys is None:
-        return {"data": {"text": names}} if "text" in row else {}
-    values: dict[str, Any] = {"data": {"jsonl": names, "keys": list(keys)}}
-    return values | ({"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {})
+                   "\"B\"]'", path=path, number=number, first=", ".join(first) or Message("none"))
 
 
 def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:
-    """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file."""
-    typed = parse_overrides(words, PARTS if recipe else KINDS)
-    with name_file_in_errors(path):
-        data = replace_from_dict(Data(), values.get("data", {}), "data", refuse_old_key)
-    data = replace_from_dict(data, typed.pop("data", {}), "data", refuse_old_key)
-    said = {**{key: values[key] for key in PLAIN if key in values}, **typed}
-    objective = str(said.get("objective", ""))
-    shape = Shape(family=FAMILIES.get(objective, "gpt2" if data.is_text or data.messages else Shape.family))
+    """The run of nested `values`, those of a file, then of typed `words`; errors of the former name the file.
+
+    They are put in twice: into the defaults, which shows what the run is of, then into what is usual for that.
+    """
+    typed = resolve_paths(parse_overrides(words, PARTS if recipe else OWN_PARTS), folder)
+    values = resolve_paths(values, folder)
+    tables = [table for given in (values, typed) if isinstance(table := given.get("training"), dict)]
+    said = {key for table in tables for key in table}
+    if {"steps", "seconds"} & said and "epochs" not in said:  # the usual epochs are not an end beside these
+        typed["training"] = {"epochs": 0, **typed.get("training", {})}
+
+    def put_in(run: Run) -> Run:
+        try:
+            run = replace_from_dict(run, values, on_unknown=refuse_key)
+        except QkvError as e:
+            raise QkvError("{path}: {e}", path=path, e=e) from None
+        return replace_from_dict(run, typed, on_unknown=refuse_key)
+
+    first = put_in(Run(path.stem, lambda: Splits("", ""), data=Data()))
+    data = first.data
+    assert data is not None
+    family = FAMILIES.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
     usual = OWN_CHAT if data.messages else OWN_TEXT if data.is_text else OWN_PAIRS
-    usual = OWN.get(objective, usual)
-    if usual is OWN_PAIRS and hides_words([typed, values], shape.family, folder):
+    usual = OWN.get(first.objective, usual)
+    if usual is OWN_PAIRS and hides_words(first):
         usual = replace(usual, metric="loss")  # words are guessed, nothing is translated
     read = partial(read_shared, data) if recipe else partial(data.splits, folder)
-    known = list_words if data.corpus else None
-    run = Run(path.stem, read, shape, training=usual, words=known, data=data)
-    rest = {key: value for key, value in values.items() if key != "data"}
-    with name_file_in_errors(path):
-        run = replace_from_dict(run, drop_default_epochs(resolve_paths(rest, folder)), on_unknown=refuse_old_key)
-    own = values.get("training")
-    chosen = isinstance(own, dict) and "epochs" in own  # the file's own epochs stay beside the steps that were typed
-    typed = resolve_paths(typed, folder)
-    return replace_from_dict(run, typed if chosen else drop_default_epochs(typed), on_unknown=refuse_old_key)
+    return put_in(replace(first, splits=read, model=Shape(family=family), training=usual))
 
 
-def hides_words(said: Sequence[Mapping[str, Any]], family: str, folder: Path) -> bool:
-    """Whether these settings, the stronger first, make pairs into texts whose words are masked and predicted."""
-    base = next((str(part["base"]) for part in said if part.get("base")), "")
-    models = [part["model"] for part in said if isinstance(part.get("model"), dict)]
-    family = next((model["family"] for model in models if "family" in model), family)
-    objective = next((part["objective"] for part in said if "objective" in part), "")
-    if base and not objective:
+def hides_words(run: Run) -> bool:
+    """Whether a run makes pairs into texts whose words are masked and predicted."""
+    if run.base and not run.objective:
         try:
-            return spec_of(folder / base if (folder / base).is_dir() else base).architecture == "encoder"
+            return spec_of(run.base).architecture == "encoder"
         except QkvError:  # reported when it is loaded
             return False
-    return objective == "masked" or (not objective and family == "bert")
+    return run.objective == "masked" or (not run.objective and run.model.family == "bert")
 
 
-def resolve_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The values with those that name something in `folder` made to point there."""
     base, cut = values.get("base"), values.get("tokenizer")
+    values = dict(values)
     if isinstance(base, str) and base and (folder / base).is_dir():
-        values = {**values, "base": str(folder / base)}
+        values["base"] = str(folder / base)
     if isinstance(cut, dict):
         here = {key: str(folder / str(cut[key])) for key in ("merges", "of") if cut.get(key)}
-        values = {**values, "tokenizer": {**cut, **{key: path for key, path in here.items() if Path(path).exists()}}}
+        values["tokenizer"] = {**cut, **{key: path for key, path in here.items() if Path(path).exists()}}
     return values
-
-
-def drop_default_epochs(values: dict[str, Any]) -> dict[str, Any]:
-    """The values without the usual epochs where they have an end of their own."""
-    training = values.get("training")
-    if isinstance(training, dict) and {"steps", "seconds"} & training.keys():
-        return {**values, "training": {"epochs": 0, **training}}
-    return values
-
-
-@contextmanager
-def name_file_in_errors(path: Path) -> Iterator[None]:
-    """Puts the file before what is wrong in it."""
-    try:
-        yield
-    except QkvError as e:
-        raise QkvError("{path}: {e}", path=path, e=e) from None

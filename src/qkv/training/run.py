@@ -1,11 +1,11 @@
 """What a run is, as frozen data: model, vocabulary, training, how it is judged, and a function that reads its data.
 
-A recipe is a file of recipes/ with `run() -> Run`; own.py makes one of your own data. Next: assemble.py.
+own_data.py makes one of a recipe's TOML file, of yours, or of your data alone. Next: assemble.py.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,17 +16,17 @@ from qkv.data.bad_rows import dry_run
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError, meant, nearest
 from qkv.messages import Message
-from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, check_range, parse_assignments, replace_from_dict, validate
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, parse_assignments, replace_from_dict
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
-from qkv.training.settings import RENAMED, Settings, refuse_old_key
+from qkv.training.settings import REMOVED, RENAMED, Part, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, find_data_file
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Part):
     """How text is cut: the kind of vocabulary and its largest size, or as another model cuts it.
 
     In training each merge is skipped with probability `bpe_dropout`, drawn again in each epoch (bpe_dropout.py).
@@ -38,11 +38,7 @@ class Vocabulary:
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
-    def __post_init__(self) -> None:
-        validate("tokenizer", self)
-        if not 0 <= self.bpe_dropout <= 1:
-            raise QkvError("tokenizer.bpe_dropout: found {bpe_dropout}, expected {share}", bpe_dropout=self.bpe_dropout,
-                           share=SHARE)
+    where, ranges = "tokenizer", ((SHARE, lambda n: 0 <= n <= 1, ("bpe_dropout",)),)
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
@@ -51,7 +47,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Part):
     """How a run is judged: sentences translated at each evaluation (greedily), and the beam of the test at the end."""
 
     sentences: int = 200
@@ -65,17 +61,17 @@ class Check:
     longest: int = 60  # tokens of such a continuation
     ngrams: int = 0  # an n-gram model of this order is counted and judged beside the run, to say what attention adds
 
-    def __post_init__(self) -> None:
-        validate("check", self)
-        check_range("check", self, AT_LEAST_ONE, lambda n: n >= 1, "beam", "longest")
-        check_range("check", self, NOT_NEGATIVE, lambda n: n >= 0, "sentences", "samples")
-        check_range("check", self, Message("a number"), math.isfinite, "length_penalty")
-        order = Message("an order such as 3, or 0 for none")
-        check_range("check", self, order, lambda n: n >= 0, "ngrams")
+    where = "check"
+    ranges = (
+        (AT_LEAST_ONE, lambda n: n >= 1, ("beam", "longest")),
+        (NOT_NEGATIVE, lambda n: n >= 0, ("sentences", "samples")),
+        (Message("a number"), math.isfinite, ("length_penalty",)),
+        (Message("an order such as 3, or 0 for none"), lambda n: n >= 0, ("ngrams",)),
+    )
 
 
 @dataclass(frozen=True)
-class ProbeSettings:
+class ProbeSettings(Part):
     """What a run records of itself: how often (0: never), over which texts and words, and what that may cost.
 
     Without texts the first ones of validation are taken. The first weights and the last step are always recorded; what
@@ -90,16 +86,13 @@ class ProbeSettings:
     megabytes: int = 256  # of weights kept on disk, at steps spread evenly by ratio; 0: none
     longest: int = 32  # tokens of a translation or sample
 
-    def __post_init__(self) -> None:
-        for key in ("times", "megabytes", "longest"):
-            if getattr(self, key) < (key == "longest"):
-                raise QkvError("watch.{key}: found {value}, expected {text} or more", key=key, value=getattr(self, key),
-                               text=int(key == "longest"))
-        if min(self.steps, default=1) < 1:
-            raise QkvError("watch.steps: found {steps}, expected steps from 1 on", steps=list(self.steps))
-        if not 0 < self.share <= 1:
-            raise QkvError("watch.share: found {share}, expected a share of the training time from 0 to 1",
-                           share=self.share)
+    where = "watch"
+    ranges = (
+        (NOT_NEGATIVE, lambda n: n >= 0, ("times", "megabytes")),
+        (AT_LEAST_ONE, lambda n: n >= 1, ("longest",)),
+        (Message("steps from 1 on"), lambda n: n >= 1, ("steps",)),
+        (Message("a share of the training time from 0 to 1"), lambda n: 0 < n <= 1, ("share",)),
+    )
 
 
 @dataclass(frozen=True)
@@ -116,67 +109,56 @@ class Run:
     tokenizer: Vocabulary = field(default_factory=Vocabulary)
     training: Settings = field(default_factory=Settings)
     check: Check = field(default_factory=Check)
-    words: Callable[[], Sequence[str]] | None = None  # of a tokenizer of kind lexicon
     watch: ProbeSettings = field(default_factory=ProbeSettings)
     objective: str = ""
     base: str = ""
-    data: Data | None = None  # of a run over your own files (own.py): what `splits` reads
+    data: Data | None = None  # of a run that own_data.py made: what `splits` reads
 
 
 PLAIN = ("objective", "base")
-OWN = Message("; a recipe reads its own data, a TOML file names yours")
-PARTS = ("model", "tokenizer", "training", "check", "watch")
-KINDS = {
-    "data": Data,
-    "model": Shape,
-    "tokenizer": Vocabulary,
-    "training": Settings,
-    "check": Check,
-    "watch": ProbeSettings,
+PARTS: dict[str, type[Any]] = {
+    "model": Shape, "tokenizer": Vocabulary, "training": Settings, "check": Check, "watch": ProbeSettings,
 }
+OWN_PARTS: dict[str, type[Any]] = {"data": Data, **PARTS}  # of a run over your own files
 
 
-def parse_overrides(words: Iterable[str], parts: Iterable[str]) -> dict[str, Any]:
+def parse_overrides(words: Iterable[str], parts: Mapping[str, Any] = PARTS) -> dict[str, Any]:
     """`a.b=c` words as a nested mapping; for an unknown key the error names the nearest one of any part."""
-    values, parts = parse_assignments(words), tuple(parts)
+    values = parse_assignments(words)
     for key, value in values.items():
-        if key in PLAIN:
-            continue
-        if key not in parts:
-            hint = OWN if key == "data" else suggest_key(key, parts)
-            raise QkvError("{key}: unknown key{hint} (parts: {parts})", key=key, hint=hint,
-                           parts=", ".join(parts))
-        if not isinstance(value, dict):
-            raise QkvError("{key}={value}: names a part, expected a key in it such as {key}.…=…", key=key,
-                           value=value)
-    check_keys(values)
+        if key in parts and not isinstance(value, dict):
+            raise QkvError("{key}={value}: names a part, expected a key in it such as {key}.…=…", key=key, value=value)
+        if key not in parts and key not in PLAIN:
+            own = Message("; a recipe reads its own data, a TOML file names yours")
+            raise QkvError("{key}: unknown key{hint} (parts: {parts})", key=key, parts=", ".join(parts),
+                           hint=own if key == "data" else suggest_key(key, parts))
     return values
 
 
-def suggest_key(key: str, parts: Iterable[str] = KINDS) -> Message:
+def suggest_key(key: str, parts: Mapping[str, Any] = OWN_PARTS) -> Message:
     """A hint of where a key belongs: its own place if any part has it, else the nearest name."""
-    known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(KINDS[part]))]
+    known = [*PLAIN, *(f"{part}.{f.name}" for part in parts for f in dataclasses.fields(parts[part]))]
     exact = [name for name in known if name.rpartition(".")[2] == key]
     exact += [new for old, new in RENAMED.items() if old.rpartition(".")[2] == key]
     return meant(exact[0]) if exact else nearest(key, [*known, *parts])
 
 
-def check_keys(values: Mapping[str, Any], where: str = "") -> None:
-    """QkvError for a key that its part lacks and another part, or none at all, has."""
-    own = {part: [f.name for f in dataclasses.fields(kind)] for part, kind in KINDS.items()}
-    every = {*PLAIN, *(name for names in own.values() for name in names)}
-    for part, names in own.items():
-        table = values.get(part)
-        for key in table if isinstance(table, Mapping) else ():
-            if key in every and key not in names and f"{part}.{key}" not in RENAMED:
-                hint = suggest_key(key)
-                raise QkvError("{where}{part}.{key}: unknown key{hint} (known: {names})", where=where, part=part,
-                               key=key, hint=hint, names=", ".join(names))
+def refuse_key(name: str) -> None:
+    """QkvError for a key that was renamed or removed, or that another part has."""
+    part, _, key = name.rpartition(".")
+    if new := RENAMED.get(name):
+        raise QkvError("{name}: this key is called {new} now", name=name, new=new)
+    if instead := REMOVED.get(name):
+        raise QkvError("{name}: this key was removed: {instead}", name=name, instead=instead)
+    others = {*PLAIN, *(f.name for kind in OWN_PARTS.values() for f in dataclasses.fields(kind))}
+    if part in OWN_PARTS and key in others:
+        known = ", ".join(f.name for f in dataclasses.fields(OWN_PARTS[part]))
+        raise QkvError("{name}: unknown key{hint} (known: {known})", name=name, hint=suggest_key(key), known=known)
 
 
 def override_run(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
-    return replace_from_dict(run, parse_overrides(words, PARTS), on_unknown=refuse_old_key)
+    return replace_from_dict(run, parse_overrides(words), on_unknown=refuse_key)
 
 
 def shrink_run(run: Run) -> Run:

@@ -1,21 +1,25 @@
 """One run from start to end: assembled, trained, tested and saved to a directory from which it can resume."""
 
 import dataclasses
+import os
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from qkv.errors import QkvError
 from qkv.model import Model
-from qkv.training import checkpoint, evaluation, lock, log, loop
+from qkv.training import checkpoint, evaluation, log, loop
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
 from qkv.training.probes import readings
-from qkv.training.run import PARTS, Run
+from qkv.training.run import PARTS, PLAIN, Run
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,16 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
     start = None if going_on else time.process_time()
     a = assemble(run, directory=directory if going_on else None, device=device)
-    if directory is not None and not going_on:
+    if directory is None:
+        return train_assembly(a, None, report, resume, ranks, start)
+    if not going_on:
         refuse_others(directory)  # before the lock, which makes folders
-    with lock.lock_directory(directory / "train") if directory and ranks.first else nullcontext():
-        if directory is not None and not going_on:
-            begin_directory(a, directory, first=ranks.first)
+    with lock_directory(directory / "train") if ranks.first else nullcontext():
+        if not going_on:
+            refuse_others(directory, begun=True)  # once more, now that no other process can begin here
+        if not going_on and ranks.first:
+            write_settings(a, directory)  # first, so that what is begun is known as a run, also to a second try
+            a.model.save(directory, family=a.family)  # so that a resumed run finds its vocabulary
         return train_assembly(a, directory, report, resume, ranks, start)
 
 
@@ -68,18 +77,17 @@ def train_assembly(
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = evaluation.evaluate_test(a)
     if directory is not None:
-        a.save(directory)
+        a.model.save(directory, family=a.family)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
-        done |= {"ngrams": ngrams} if ngrams else {}
-        log.write_json(directory / "train" / "result.json", done)
+        log.write_json(directory / "train" / "result.json", done | ({"ngrams": ngrams} if ngrams else {}))
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
     return Trained(a.model, outcome, numbers, directory)
 
 
-def refuse_others(directory: Path) -> None:
-    """QkvError where a run's directory would be a file, or is that of a model which is no run."""
+def refuse_others(directory: Path, *, begun: bool = False) -> None:
+    """QkvError where a run's directory would be a file, is that of a model which is no run, or has `begun` already."""
     for path in (directory, *directory.parents):
         if path.exists() and not path.is_dir():
             raise QkvError("{path}: is a file, and the run needs a directory; give another --out", path=path)
@@ -87,27 +95,43 @@ def refuse_others(directory: Path) -> None:
     if models and not (directory / "train" / "run.json").exists():
         raise QkvError("{directory}: contains a model that is not a run, and would be overwritten; give another --out",
                        directory=directory)
-
-
-def begin_directory(a: Assembly, directory: Path, *, first: bool = True) -> None:
-    """Write the model with its first weights and the run's settings, so that a resumed run finds its vocabulary."""
-    refuse_others(directory)  # once more, now that no other process can begin here
-    if checkpoint.Store(directory / "train", {}).last:
+    if begun and checkpoint.Store(directory / "train", {}).last:
         raise QkvError("{directory}: there is a run here already; continue it with --resume auto, or give another "
-                       "--out",
-                       directory=directory)
-    if not first:
+                       "--out", directory=directory)
+
+
+@contextmanager
+def lock_directory(folder: Path) -> Iterator[None]:
+    """Hold `folder`/lock, which names this process, so that one run at a time is in a directory; the kernel releases it
+    when the process ends, however it ends. On a file system without locks, nothing.
+
+    Raises:
+        QkvError: another process holds it; the message gives its number.
+    """
+    path, who, lock = folder / "lock", "", FileLock(folder / "lock")
+    with suppress(OSError):
+        who = path.read_text(encoding="utf-8").strip()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise QkvError("{parent}: process {who} is training here; wait for it, stop it, or give another --out",
+                       parent=folder.parent, who=who or "another") from None
+    except OSError:  # no locks here, or nothing can be written, which whatever must write here will report
+        yield
         return
-    write_settings(
-        a, directory
-    )  # first, so that what is begun is known as a run, to other processes and to a second try
-    a.save(directory)
+    try:
+        with suppress(OSError):
+            path.write_text(str(os.getpid()), encoding="utf-8")
+        yield
+    finally:
+        lock.release()
 
 
 def write_settings(a: Assembly, directory: Path) -> None:
     """Write the settings beside the run: those that it begins with, or a resumed part, which may have others."""
-    settings = {part: dataclasses.asdict(getattr(a.run, part)) for part in PARTS}
-    settings |= {"objective": a.run.objective, "base": a.run.base}
-    settings |= {"data": dataclasses.asdict(a.run.data)} if a.run.data else {}
-    kept = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes], **settings}
+    kept: dict[str, Any] = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes]}
+    for part in (*PARTS, *PLAIN, *(["data"] if a.run.data else [])):
+        value = getattr(a.run, part)
+        kept[part] = value if part in PLAIN else dataclasses.asdict(value)
     log.write_json(directory / "train" / "run.json", kept)

@@ -1,14 +1,14 @@
 """How to train, as frozen data that TOML files and `a.b=c` on the command line can change. Next: loop.py."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qkv.adapt.lora import Lora
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
-from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, validate
 
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
@@ -24,8 +24,29 @@ REMOVED: dict[str, Message] = {
 }
 
 
+class Part:
+    """A part of a run's options, checked as it is made: each field by its type, numbers by the `ranges` they keep to.
+
+    A range is (what is expected, in words; whether a number is in it; the fields), also for each number of a tuple.
+    """
+
+    where = ""  # the part's name, which stands before the keys in errors
+    ranges = tuple[tuple[Message, Callable[[float], bool], tuple[str, ...]], ...]()
+
+    def __post_init__(self) -> None:
+        validate(self.where, self)
+        for expected, fits, keys in self.ranges:
+            for key in keys:
+                value = getattr(self, key)
+                numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+                if not all(math.isfinite(n) and fits(n) for n in numbers):
+                    found = list(value) if isinstance(value, tuple) else value
+                    raise QkvError("{name}: found {value}, expected {wanted}", name=f"{self.where}.{key}", value=found,
+                                   wanted=expected)
+
+
 @dataclass(frozen=True)
-class Settings:
+class Settings(Part):
     """Everything that decides a training run besides the model and the data; zero switches a part off."""
 
     steps: int = 0  # optimiser steps; the run ends at `steps` or after `epochs`, whichever comes first
@@ -51,9 +72,7 @@ class Settings:
     scheduled_sampling: float = 0.0  # the share of true inputs that the model's own guesses replace at most
     scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
-    moe_aux_loss: float = (
-        0.01  # weight of the loss term that balances the experts, if there are any (Fedus et al. 2021, 2.2)
-    )
+    moe_aux_loss: float = 0.01  # weight of the loss term that balances the experts, if any (Fedus et al. 2021, 2.2)
     moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, if there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -70,26 +89,24 @@ class Settings:
     threads: int = 0
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
 
+    where = "training"
+    ranges = (
+        (AT_LEAST_ONE, lambda n: n >= 1, ("tokens", "accumulate", "log_every")),
+        (NOT_NEGATIVE, lambda n: n >= 0, (
+            "steps", "epochs", "seconds", "patience", "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss",
+            "moe_bias_lr", "auxiliary", "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")),
+        (Message("a number above 0, such as 1e-8: Adam divides by it"), lambda n: n > 0, ("eps",)),
+        (SHARE, lambda n: 0 <= n <= 1, ("label_smoothing", "decay", "floor", "scheduled_sampling")),
+        (SHARE_BELOW_1, lambda n: 0 <= n < 1, ("ema", "word_dropout")),
+        (Message("0 (the default) to {threads}", threads=THREADS), lambda n: 0 <= n <= THREADS, ("threads",)),
+        (Message("a whole number of at most 63 bits"), lambda n: abs(n) < 1 << 63, ("seed",)),
+        (Message("two shares from 0 to below 1"), lambda n: 0 <= n < 1, ("betas",)),
+    )
+
     def __post_init__(self) -> None:
-        validate("training", self)
+        super().__post_init__()
         if not (self.steps or self.epochs or self.seconds):
             object.__setattr__(self, "epochs", 1)
-        check_range("training", self, AT_LEAST_ONE, lambda n: n >= 1, "tokens", "accumulate", "log_every")
-        check_range("training", self, NOT_NEGATIVE, lambda n: n >= 0, "steps", "epochs", "seconds", "patience",
-                    "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss", "moe_bias_lr", "auxiliary",
-                "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")
-        above = Message("a number above 0, such as 1e-8: Adam divides by it")
-        check_range("training", self, above, lambda n: n > 0, "eps")
-        check_range("training", self, SHARE, lambda n: 0 <= n <= 1, "label_smoothing", "decay", "floor",
-                "scheduled_sampling")
-        check_range("training", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, "ema", "word_dropout")
-        usual = Message("0 (the default) to {threads}", threads=THREADS)
-        check_range("training", self, usual, lambda n: 0 <= n <= THREADS, "threads")
-        whole = Message("a whole number of at most 63 bits")
-        check_range("training", self, whole, lambda n: abs(n) < 1 << 63, "seed")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise QkvError("training.betas: found {betas}, expected two shares from 0 to below 1",
-                           betas=list(self.betas))
 
     def is_better(self, new: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
         """Whether the metrics `new` beat `old` in the one that counts."""
@@ -111,14 +128,6 @@ def score(metric: str, value: float | None) -> float:
     if value is None or math.isnan(value):
         return -math.inf
     return -value if metric in ("loss", "perplexity") else value
-
-
-def refuse_old_key(name: str) -> None:
-    """QkvError for a key of an earlier version, which says its new name or that it was removed."""
-    if new := RENAMED.get(name):
-        raise QkvError("{name}: this key is called {new} now", name=name, new=new)
-    if instead := REMOVED.get(name):
-        raise QkvError("{name}: this key was removed: {instead}", name=name, instead=instead)
 
 
 def rename_keys(part: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,21 +7,53 @@ from typing import Any, Literal
 from qkv.baselines.lstm import lstm_spec
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
-from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1, check_range, validate
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_BELOW_1
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
+from qkv.training.settings import Part
 
 HEADLESS = ("lstm", "lstm-attention")
-DROPLESS = ("llama", "prefix")  # they know dropout of attention weights alone
 SHARING = ("llama", "prefix")  # the families that may have groups and experts
-LACKS = {
-    "lstm": ("activation", "attention_dropout"), "lstm-attention": ("activation", "attention_dropout"),
-    "glm_blank": ("activation", "tied"), "bert": ("tied",), "bart": ("tied",), "openai_gpt": ("tied",),
-    "t5": ("attention_dropout",),  # it has one rate for all
+LSTM = {key: key for key in ("width", "layers", "dropout", "context", "tied")}
+BART = {
+    **{f"{side}_{key}": value for side in ("encoder", "decoder")
+       for key, value in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "ffn"))},
+    "d_model": "width", "activation_function": "activation", "dropout": "dropout",
+    "attention_dropout": "attention_dropout", "max_position_embeddings": "context", "scale_embedding": False,
 }
+OPENAI_GPT = {
+    "n_embd": "width", "n_layer": "layers", "n_head": "heads", "n_positions": "context", "resid_pdrop": "dropout",
+    "embd_pdrop": "dropout", "attn_pdrop": "attention_dropout",
+}
+LLAMA = {
+    "hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads",
+    "num_key_value_heads": "groups", "intermediate_size": "ffn", "hidden_act": "activation",
+    "max_position_embeddings": "context", "attention_dropout": "attention_dropout", "tie_word_embeddings": "tied",
+}
+# The config of each family: a text is the field of Shape that a key has, anything else is what it always has. A family
+# ignores the fields that its config does not name.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "lstm": LSTM, "lstm-attention": LSTM, "llama": LLAMA, "prefix": LLAMA, "bart": BART,
+    "mixtral": {**LLAMA, "num_local_experts": "experts", "num_experts_per_tok": "top_k"},
+    "marian": {**BART, "scale_embedding": True, "tie_word_embeddings": "tied"},
+    "openai_gpt": {**OPENAI_GPT, "afn": "activation"},
+    "gpt2": {**OPENAI_GPT, "n_inner": "ffn", "activation_function": "activation", "tie_word_embeddings": "tied"},
+    "bert": {"hidden_size": "width", "num_hidden_layers": "layers", "intermediate_size": "ffn",
+             "num_attention_heads": "heads", "hidden_act": "activation", "max_position_embeddings": "context",
+             "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+             "type_vocab_size": 2},
+    "t5": {"d_model": "width", "num_layers": "layers", "num_heads": "heads", "d_ff": "ffn", "d_kv": "head_dim",
+           "feed_forward_proj": "activation", "dropout_rate": "dropout", "tie_word_embeddings": "tied"},
+    "glm_blank": {"block_position_encoding": True, "hidden_size": "width", "num_layers": "layers",
+                  "num_attention_heads": "heads", "max_sequence_length": "context", "output_dropout_prob": "dropout",
+                  "embedding_dropout_prob": "dropout", "attention_dropout_prob": "attention_dropout"},
+}
+MODEL_TYPES = {"openai_gpt": "openai-gpt", "glm_blank": "glm", "prefix": "llama"}
+ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "mixtral": "silu", "prefix": "silu", "bert": "gelu", "bart": "gelu",
+               "openai_gpt": "gelu", "marian": "relu", "t5": "relu"}
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Part):
     """The size of a model: `marian` translates (encoder and decoder), `gpt2` and `llama` continue text, `bert` guesses
     hidden words and labels texts, and `prefix` is a llama that sees what it is given freely and continues it.
     `lstm` and `lstm-attention` translate as one did before (baselines/lstm.py); they have no heads and no ffn.
@@ -38,31 +70,20 @@ class Shape:
     ffn: int = 0  # the width within the feed-forward part; 0: four times `width`
     experts: int = 0  # of llama (which is Mixtral then) and prefix (with one more that reads every token); 0: dense
     top_k: int = 2
-    moe_bias: bool = (
-        False  # a bias of each expert, moved by training.moe_bias_lr, decides with its score (Wang et al. 2024)
-    )
+    # a bias of each expert, moved by training.moe_bias_lr, decides with its score (Wang et al. 2024)
+    moe_bias: bool = False
     activation: str = ""  # in the family's own words; empty: its usual one
-    dropout: float | None = None  # None: 0.1, where the family has any (see DROPLESS)
+    dropout: float | None = None  # None: 0.1, where the family has any
     attention_dropout: float = 0.0
     context: int = 256
     tied: bool = True
 
-    def __post_init__(self) -> None:
-        validate("model", self)
-        check_range("model", self, AT_LEAST_ONE, lambda n: n >= 1, "width", "layers", "heads", "context", "top_k")
-        check_range("model", self, NOT_NEGATIVE, lambda n: n >= 0, "groups", "experts", "ffn")
-        drops = [key for key in ("dropout", "attention_dropout") if getattr(self, key) is not None]
-        check_range("model", self, SHARE_BELOW_1, lambda n: 0 <= n < 1, *drops)
-
-    @property
-    def inner(self) -> int:
-        """The width within the feed-forward part."""
-        return self.ffn or 4 * self.width
-
-    @property
-    def drop(self) -> float:
-        """The dropout of states and embeddings, and before labels."""
-        return 0.1 if self.dropout is None else self.dropout
+    where = "model"
+    ranges = (
+        (AT_LEAST_ONE, lambda n: n >= 1, ("width", "layers", "heads", "context", "top_k")),
+        (NOT_NEGATIVE, lambda n: n >= 0, ("groups", "experts", "ffn")),
+        (SHARE_BELOW_1, lambda n: 0 <= n < 1, ("dropout", "attention_dropout")),
+    )
 
     @property
     def saved_as(self) -> str | None:
@@ -79,98 +100,57 @@ class Shape:
         Raises:
             QkvError: sizes that the family cannot have, or a dropout where it has none.
         """
-        if self.dropout and self.family in DROPLESS:
-            fit = ", ".join(f for f in typing.get_args(typing.get_type_hints(Shape)["family"]) if f not in DROPLESS)
-            raise QkvError("model.dropout={dropout}: {family} has no dropout of states; set model.dropout=0, or use a "
-                           "family that has it: {fit}", dropout=self.dropout,
-                           family=self.family, fit=fit)
         self.refuse_idle()
-        if self.width % self.heads and self.family not in HEADLESS:
-            near = self.width + -self.width % self.heads
-            raise QkvError("model.width: found {width}, which {heads} heads do not divide; use {near}, or another "
-                           "number of model.heads", width=self.width, heads=self.heads, near=near)
-        if self.family in ("lstm", "lstm-attention"):
-            attention = "additive" if self.family == "lstm-attention" else "none"
-            return lstm_spec(vocabulary, width=self.width, layers=self.layers, attention=attention,
-                              dropout=self.drop, context=self.context, tied=self.tied)
-        kind = "llama" if self.family == "prefix" else self.family
-        made = {"marian": self.marian, "gpt2": self.gpt2, "llama": self.llama, "bert": self.bert, "t5": self.t5,
-                "bart": self.bart, "glm_blank": self.glm_blank, "openai_gpt": self.openai_gpt}[kind]()
-        common = {"model_type": kind, "vocab_size": vocabulary}
-        common |= {} if kind == "glm_blank" else {"tie_word_embeddings": self.tied}
-        spec = spec_from_config(common | made, "model")
+        kind = "mixtral" if self.family == "llama" and self.experts else self.family
+        fields: dict[str, Any] = {
+            **vars(self), "ffn": self.ffn or 4 * self.width, "groups": self.groups or self.heads,
+            "head_dim": self.width // self.heads, "dropout": 0.1 if self.dropout is None else self.dropout,
+            "activation": self.activation or ACTIVATIONS.get(kind),
+        }
+        config = {key: fields[value] if isinstance(value, str) else value for key, value in CONFIGS[kind].items()}
+        if self.family in HEADLESS:
+            return lstm_spec(vocabulary, attention="additive" if self.family == "lstm-attention" else "none", **config)
+        config |= {"model_type": MODEL_TYPES.get(kind, kind), "vocab_size": vocabulary}
+        spec = spec_from_config(config, "model")
         spec = make_prefix_decoder(spec, self) if self.family == "prefix" else spec
         spec = add_router_bias(spec) if self.moe_bias else spec
-        return replace(spec, labels=label_head(spec, labels, self.drop)) if labels else spec
+        return replace(spec, labels=label_head(spec, labels, fields["dropout"])) if labels else spec
 
     def refuse_idle(self) -> None:
-        """Refuse what this family would ignore."""
-        lacks = (*LACKS.get(self.family, ()), *(() if self.family in SHARING else ("groups", "experts")))
-        idle = next((key for key in lacks if getattr(self, key) != getattr(Shape, key)), None)
+        """Refuse what this family would ignore, and sizes that do not go together."""
+        known = typing.get_args(typing.get_type_hints(Shape)["family"])
+        ignored = find_ignored(self.family)
+        if self.dropout and "dropout" in ignored:
+            fit = ", ".join(family for family in known if "dropout" not in find_ignored(family))
+            raise QkvError("model.dropout={dropout}: {family} has no dropout of states; set model.dropout=0, or use a "
+                           "family that has it: {fit}", dropout=self.dropout, family=self.family, fit=fit)
+        idle = next((key for key in ignored if key not in ("dropout", "ffn")
+                     and getattr(self, key) != getattr(Shape, key)), None)
         if idle:
-            known = typing.get_args(typing.get_type_hints(Shape)["family"])
-            fit = SHARING if idle in ("groups", "experts") else [f for f in known if idle not in LACKS.get(f, ())]
+            fit = ", ".join(family for family in known if idle not in find_ignored(family))
             raise QkvError("model.{idle}={value}: {family} ignores it; remove it, or use a family that supports it: "
-                           "{fit}", idle=idle, value=getattr(self, idle), family=self.family,
-                           fit=", ".join(fit))
+                           "{fit}", idle=idle, value=getattr(self, idle), family=self.family, fit=fit)
         if self.moe_bias and not self.experts:
             raise QkvError("model.moe_bias=true: there are no experts to balance; set how many: model.experts=8")
         if self.top_k != Shape.top_k and not self.experts:
             raise QkvError("model.top_k={top_k}: there are no experts to choose from; set how many: model.experts=8",
                            top_k=self.top_k)
-
-    def refuse_narrow(self) -> None:
-        """Refuse a feed-forward part of another width than this family knows."""
-        if self.inner != 4 * self.width:
+        if self.family in HEADLESS:
+            return
+        if self.width % self.heads:
+            near = self.width + -self.width % self.heads
+            raise QkvError("model.width: found {width}, which {heads} heads do not divide; use {near}, or another "
+                           "number of model.heads", width=self.width, heads=self.heads, near=near)
+        if "ffn" in ignored and self.ffn not in (0, 4 * self.width):
             raise QkvError("model.ffn: found {ffn}, expected four times the width: {width}", ffn=self.ffn,
                            width=4 * self.width)
 
-    def bert(self) -> dict[str, Any]:
-        drops = {"hidden_dropout_prob": self.drop, "attention_probs_dropout_prob": self.attention_dropout}
-        return {**drops, "hidden_size": self.width, "num_hidden_layers": self.layers, "intermediate_size": self.inner,
-                "num_attention_heads": self.heads, "hidden_act": self.activation or "gelu",
-                "max_position_embeddings": self.context, "type_vocab_size": 2}
 
-    def t5(self) -> dict[str, Any]:
-        return {"d_model": self.width, "num_layers": self.layers, "num_heads": self.heads, "d_ff": self.inner,
-                "d_kv": self.width // self.heads, "feed_forward_proj": self.activation or "relu",
-                "dropout_rate": self.drop}
-
-    def bart(self) -> dict[str, Any]:
-        return {**self.marian(), "activation_function": self.activation or "gelu", "scale_embedding": False}
-
-    def openai_gpt(self) -> dict[str, Any]:
-        made = self.gpt2()
-        self.refuse_narrow()
-        return {key: made[key] for key in made if key not in ("n_inner", "activation_function")} | {
-            "model_type": "openai-gpt", "afn": self.activation or "gelu"}
-
-    def glm_blank(self) -> dict[str, Any]:
-        self.refuse_narrow()
-        return {"model_type": "glm", "block_position_encoding": True, "hidden_size": self.width,
-                "num_layers": self.layers, "num_attention_heads": self.heads, "max_sequence_length": self.context,
-                "output_dropout_prob": self.drop, "embedding_dropout_prob": self.drop,
-                "attention_dropout_prob": self.attention_dropout}
-
-    def marian(self) -> dict[str, Any]:
-        both = {"layers": self.layers, "attention_heads": self.heads, "ffn_dim": self.inner}
-        sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()}
-        drops = {"dropout": self.drop, "attention_dropout": self.attention_dropout}
-        return {**sides, **drops, "d_model": self.width, "activation_function": self.activation or "relu",
-                "max_position_embeddings": self.context, "scale_embedding": True}
-
-    def gpt2(self) -> dict[str, Any]:
-        drops = {"attn_pdrop": self.attention_dropout, "resid_pdrop": self.drop, "embd_pdrop": self.drop}
-        return {**drops, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": self.inner,
-                "n_positions": self.context, "activation_function": self.activation or "gelu_new"}
-
-    def llama(self) -> dict[str, Any]:
-        sparse = {"model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.top_k}
-        return {"hidden_size": self.width, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-                "num_key_value_heads": self.groups or self.heads, "intermediate_size": self.inner,
-                "hidden_act": self.activation or "silu", "max_position_embeddings": self.context,
-                "attention_dropout": self.attention_dropout,
-                **(sparse if self.experts and self.family == "llama" else {})}
+def find_ignored(family: str) -> list[str]:
+    """The fields of Shape that a family ignores."""
+    fields = ("dropout", "activation", "attention_dropout", "tied", "ffn")
+    ignored = [key for key in fields if key not in CONFIGS[family].values()]
+    return ignored + [key for key in ("groups", "experts") if family not in SHARING]
 
 
 def label_head(spec: Spec, count: int, dropout: float) -> Labels:

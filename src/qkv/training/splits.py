@@ -1,7 +1,8 @@
-"""What a run reads: data for training, validation and test, and how some are held out. Next: files.py."""
+"""What a run reads: data for training, validation and test, how some are held out, and the data sets that a TOML file
+names by `corpus`. Next: data_files.py."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data import download
+from qkv.data import download, sources
+from qkv.data.corpus import Pair as Sentence
+from qkv.data.corpus import load_corpus, load_text
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.paths import cache_dir, data_dir
 
 Pair = tuple[str, str]
+SENTIMENT = {"0": "negative", "1": "positive"}  # the labels of SST-2
 Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
 
 
@@ -74,3 +78,57 @@ def find_data_file(*parts: str) -> Path:
         raise QkvError("{path}: no such file. Set QKV_DATA to the folder that holds {parts}/", path=path,
                        parts=parts[0])
     return path if path.is_file() else fetched
+
+
+def read_pairs() -> Splits:
+    """The corpus; its test sentences are recombinations that training never saw."""
+    found = load_corpus()
+    train, valid, test = ([(p.zh, p.en) for p in split] for split in (found.train, found.valid, found.test))
+    return Splits(train, valid, test)
+
+
+def read_text() -> Splits:
+    """The language model's text; rhymes and stories return in it, so its last part is validation enough."""
+    return text_splits(load_text(), share=0.03)
+
+
+def read_labelled() -> Splits:
+    """The corpus with labels; half of it is also read in both languages side by side, so that they share meanings.
+
+    Conneau & Lample 2019, section 3.3, call it translation language modelling.
+    """
+    found = load_corpus()
+    both = [(f"{p.zh}[SEP]{p.en}", p.label) for p in found.train[::2]]
+    return Splits(label_sides(found.train) + both, label_sides(found.valid), label_sides(found.test))
+
+
+def label_sides(pairs: tuple[Sentence, ...]) -> list[Pair]:
+    """Each sentence in both languages with its label."""
+    return [(text, p.label) for p in pairs for text in (p.zh, p.en)]
+
+
+def list_words() -> list[str]:
+    """Every word of both languages: a vocabulary of them alone can name what it lacks."""
+    return [*load_corpus().words_zh, *load_corpus().words_en]
+
+
+def read_sst2() -> Splits:
+    """Sentences as the set cuts them: 6,920 to train on, 872 to validate, 1,821 to test."""
+    train, valid, test = (list(read_sst2_rows(split)) for split in ("train", "dev", "test"))
+    return Splits(train, valid, test)
+
+
+def read_sst2_rows(split: str) -> Iterator[Pair]:
+    """The sentences of a file with their labels, which stand before them."""
+    path = find_data_file("cls", "sentconv", f"stsa.binary.{split}")
+    for number, line in enumerate(sources.read_lines(path), 1):
+        label, _, text = line.partition(" ")
+        if label not in SENTIMENT:
+            raise QkvError("{path}:{number}: found {label!r} before the sentence, expected 0 or 1", path=path,
+                           number=number, label=label)
+        yield text, SENTIMENT[label]
+
+
+READERS: dict[str, Callable[[], Splits]] = {
+    "demo": read_pairs, "demo_text": read_text, "demo_labels": read_labelled, "sst2": read_sst2,
+}

@@ -67,7 +67,7 @@ def test_every_recipe_runs_the_whole_way_in_small(name: str, tmp_path: Path) -> 
 
 
 def test_the_demo_models_fit_their_sizes() -> None:
-    runs = {name: recipes.find(name) for name in ("demo", "demo_lm", "demo_bert", "demo_moe")}
+    runs = {name: recipes.configure(name) for name in ("demo", "demo_lm", "demo_bert", "demo_moe")}
     sizes = dict.fromkeys(runs, 1300) | {"demo_lm": runs["demo_lm"].tokenizer.size}
     count = {n: qkv.build(r.model.spec(sizes[n], labels=10 if n == "demo_bert" else 0)).core for n, r in runs.items()}
     bytes_in_bf16 = {n: 2 * sum(p.numel() for p in core.parameters()) for n, core in count.items()}
@@ -111,7 +111,7 @@ def test_a_run_interrupted_in_a_recipe_goes_on_to_the_same_model(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["demo_bert", "demo_moe"])
 def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole = shrink_run(recipes.find(name))
+    whole = shrink_run(recipes.configure(name))
     plain = ["training.schedule=constant", "training.tokens=4096", "training.evaluate_every=10"]
     whole = override_run(whole, ["training.steps=30", *plain])
     a = recipes.train(whole, out=tmp_path / "a", device="cpu")
@@ -232,10 +232,10 @@ def test_an_unknown_override_names_the_nearest(words: list[str], match: str) -> 
 def test_dropout_that_would_do_nothing_is_refused(family: str) -> None:
     words = [f"model.family={family}", "model.dropout=0.2"]
     told = rf"model\.dropout=0\.2: {family} has no dropout of states.*set model\.dropout=0, or .*: marian, gpt2, bert"
-    for run in (tiny(), recipes.find("shakespeare"), recipes.find("demo_moe")):
+    for run in (tiny(), recipes.configure("shakespeare"), recipes.configure("demo_moe")):
         with pytest.raises(QkvError, match=told):
             override_run(run, words).model.spec(100)
-    silent = override_run(recipes.find("shakespeare"), [f"model.family={family}"]).model
+    silent = override_run(recipes.configure("shakespeare"), [f"model.family={family}"]).model
     assert silent.spec(100) == Shape(family, width=128, layers=4, heads=4, ffn=512, context=64).spec(100)  # type: ignore[arg-type]
 
 
@@ -309,7 +309,7 @@ def test_a_llama_with_experts_is_a_mixtral_and_a_bias_may_steer_them(tmp_path: P
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(QkvError, match="did you mean 'multi30k'"):
-        recipes.find("multi30")
+        recipes.configure("multi30")
 
 
 @settings(max_examples=30, deadline=None)
@@ -322,7 +322,7 @@ def test_no_held_out_text_occurs_in_training(pairs: list[tuple[str, str]], count
 
 
 def test_every_text_of_the_encoder_has_a_label_and_both_languages_share_it() -> None:
-    splits = recipes.find("demo_bert").splits()
+    splits = recipes.configure("demo_bert").splits()
     found = Counter(label for _, label in splits.train)
     assert len(found) == 10
     valid = list(splits.valid)

@@ -1,16 +1,14 @@
-"""What a model can learn, one file each; base.py says what an objective is."""
+"""What a model can learn, a file each; base.py says what an objective is."""
 
 from qkv.training.objectives.base import Objective
 from qkv.training.objectives.blanks import BLANKS
 from qkv.training.objectives.chat import CHAT
-from qkv.training.objectives.choice import CHOICE
 from qkv.training.objectives.denoise import DENOISE
 from qkv.training.objectives.documents import DOCUMENTS
-from qkv.training.objectives.labels import LABELS
+from qkv.training.objectives.labels import CHOICE, LABELS, SIMILARITY
 from qkv.training.objectives.masked import MASKED
 from qkv.training.objectives.pairs import PAIRS
 from qkv.training.objectives.prefixes import PREFIXES
-from qkv.training.objectives.similarity import SIMILARITY
 from qkv.training.objectives.spans import SPANS
 from qkv.training.objectives.text import TEXT
 

@@ -16,7 +16,8 @@ from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Objective
-from qkv.training.objectives.windows import end_ids, plan_shards
+from qkv.training.objectives.text import plan_text
+from qkv.training.objectives.windows import end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits
@@ -31,7 +32,8 @@ def plan_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOu
     """
     tokenizer = base.tokenizer_for(model)
     if isinstance(splits.train, Mixture):
-        return plan_shards(run, splits, model, partial(collate_documents, end=shard_end(splits.train, tokenizer)))
+        end = shard_end(splits.train, tokenizer)
+        return plan_text(run, splits, model, collate_rows=partial(collate_documents, end=end))
 
     def encode_documents(text: Any) -> list[Row]:
         parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]

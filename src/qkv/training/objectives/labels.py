@@ -1,6 +1,6 @@
 """Labels of texts: a class for each; a decoder learns the words of the texts beside them.
 
-similarity.py and choice.py make several rows of a text, which share a label; the way into batches is this one.
+Similarity of two texts, and the choice among answers, make several rows of a text, which share a label.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -150,12 +150,20 @@ def judge_rows(model: Model, sources: Sequence[str], how: Decoding, *, layout: L
     return said
 
 
-def objective_of_labels(name: str, layout: Layout | None = None) -> Objective:
-    """An objective that learns the labels of texts, whose rows are laid out in some way."""
-    plan = partial(plan_labels, layout=layout) if layout else plan_labels
-    answer = partial(judge_rows, layout=layout) if layout else base.classify_sources
-    return Objective(name, "pairs", base.END_TOKENS, "none", plan, answer, ("encoder", "causal decoder"), "labels",
-                     bpe_dropout=True, labels_texts=True)
+def swap_texts(text: str) -> list[str]:
+    """Two texts in both orders, as which is first says nothing of how alike they are (Radford et al. 2018, 3.3)."""
+    return [text, SEPARATOR.join(reversed(text.split(SEPARATOR)))]
 
 
-LABELS = objective_of_labels("labels")
+def pair_answers(text: str) -> list[str]:
+    """A question with each of its answers, of which the label is the number (Radford et al. 2018, section 3.3)."""
+    question, *answers = text.split(SEPARATOR)
+    return [f"{question}{SEPARATOR}{answer}" for answer in answers]
+
+
+LABELS = Objective("labels", "pairs", base.END_TOKENS, "none", plan_labels, base.classify_sources,
+                   ("encoder", "causal decoder"), "labels", bpe_dropout=True, labels_texts=True)
+SIMILARITY, CHOICE = (
+    replace(LABELS, name=name, plan=partial(plan_labels, layout=layout), answer=partial(judge_rows, layout=layout))
+    for name, layout in (("similarity", Layout(swap_texts, "orders")), ("choice", Layout(pair_answers, "choices")))
+)

@@ -5,7 +5,6 @@ A draw is a function of (seed, step, row), so that a resumed run repeats it. tex
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,39 +23,24 @@ from qkv.training.splits import Splits
 LEAST = 8  # ids of a window that can lack some
 
 
+@dataclass(frozen=True)
 class Windows:
-    """How many windows of `length` ids a batch has, and which steps an epoch: as many as cover `total` ids once."""
+    """Windows of one long text or of token shards, `rows` to a batch; an epoch has as many as cover all of it once."""
 
-    def __init__(self, run: Run, total: int, length: int) -> None:
-        self.length, self.rows = length, max(1, run.training.tokens // length)
-        self.each = max(1, total // (self.rows * length))
+    ids: np.ndarray | Mixture
+    length: int
+    rows: int
+    seed: int
 
     def order(self, epoch: int) -> range:
         """The steps of an epoch, which number its windows."""
-        return range(epoch * self.each, (epoch + 1) * self.each)
+        each = max(1, len(self.ids) // (self.rows * self.length))
+        return range(epoch * each, (epoch + 1) * each)
 
-
-def plan_shards(
-    run: Run,
-    splits: Splits,
-    model: Model,
-    collate_rows: Callable[[torch.Tensor], collate.Batch] = collate.collate_windows,
-) -> tuple[Plan, HoldOut]:
-    """Windows of token shards, as of one long text; an epoch is as many as cover all shards once."""
-    data, s = check_shards(run, splits, model), run.training
-    length = min(run.model.context, shortest_shard(splits) - 1)
-    if length < 1:
-        raise QkvError("{name}: the shards leave {length} tokens for a window, expected two or more", name=run.name,
-                       length=length + 1)
-    w = Windows(run, len(data), length)
-
-    def make_batch(key: int) -> collate.Batch:
-        return collate_rows(data.windows(length=length, rows=w.rows, seed=s.seed, step=key))
-
-    def hold_out(part: Mixture) -> Batches:
-        return tuple(map(collate_rows, part.held_windows(length=length, most=64 * w.rows).split(w.rows)))
-
-    return Plan(w.order, make_batch, identify(run) | data.identity), hold_out
+    def draw(self, step: int, width: int) -> torch.Tensor:
+        """The windows of a step, `width` ids each: [rows, width]."""
+        how = {"length": width - 1, "rows": self.rows, "seed": self.seed, "step": step}
+        return self.ids.windows(**how) if isinstance(self.ids, Mixture) else packing.draw_windows(self.ids, **how)
 
 
 def check_shards(run: Run, splits: Splits, model: Model) -> Mixture:
@@ -90,23 +74,25 @@ class Corruption:
 
     def plan(self, run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
         """The batches of a long text; an epoch is as many windows as cover the text once."""
-        tokenizer, s = tokenizer_for(model), run.training
+        tokenizer, seed = tokenizer_for(model), run.training.seed
         if isinstance(splits.train, Mixture):
             ids, size = check_shards(run, splits, model), shortest_shard(splits)
-            windows, who = ids.windows, identify(run) | ids.identity
+            who = identify(run) | ids.identity
         else:
             ids = np.array(tokenizer.encode(str(splits.train), special=False), dtype=np.int32)
-            windows, who, size = partial(packing.draw_windows, ids), identify(run, ids), len(ids)
+            who, size = identify(run, ids), len(ids)
         length = min(self.length, size)
         if length < LEAST:
             raise QkvError("{name}: windows of {length} ids are too short to hide some; found {size} ids of text and "
                            "model.context {context}, expected at least 12 of both", name=run.name, length=length,
                            size=size, context=run.model.context)
-        w = Windows(run, len(ids), length)
+        w = Windows(ids, length, max(1, run.training.tokens // length), seed)
+
+        def corrupt_rows(rows: list[list[int]], seed: int, key: int) -> list[Any]:
+            return [self.corrupt_row(row, corrupt.Draw(seed, key, i)) for i, row in enumerate(rows)]
 
         def make_batch(key: int) -> collate.Batch:
-            cut = windows(length=length - 1, rows=w.rows, seed=s.seed, step=key).tolist()
-            return self.collate_rows([self.corrupt_row(row, corrupt.Draw(s.seed, key, i)) for i, row in enumerate(cut)])
+            return self.collate_rows(corrupt_rows(w.draw(key, length).tolist(), seed, key))
 
         def hold_out(part: str | Mixture) -> Batches:
             if isinstance(part, Mixture):
@@ -114,7 +100,7 @@ class Corruption:
             else:
                 found = tokenizer.encode(part, special=False)[: 64 * w.rows * length]
                 cut = [found[at : at + length] for at in range(0, len(found) - LEAST + 1, length)]
-            rows = [self.corrupt_row(row, corrupt.Draw(0, HELD_OUT, i)) for i, row in enumerate(cut)]
+            rows = corrupt_rows(cut, 0, HELD_OUT)
             return tuple(self.collate_rows(rows[at : at + w.rows]) for at in range(0, len(rows), w.rows))
 
         return Plan(w.order, make_batch, who), hold_out

@@ -30,8 +30,9 @@ def describe_recipes() -> dict[str, Message]:
     return {name: Message(said["about"]) for name, said in found.items()}
 
 
-def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
-    """The run of a recipe's name, of a TOML file or of data alone, with `words` such as training.lr=0.002 put in.
+def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
+    """The run that will run: of a recipe's name, of a TOML file or of data alone, with `overrides` such as
+    training.lr=0.002 put in; cut down to seconds for `smoke`.
 
     A Run is itself. Of two parallel files the second is a word without `=`.
 
@@ -39,32 +40,26 @@ def find(name: "str | Path | Run", words: Iterable[str] = ()) -> "Run":
         QkvError: no such recipe or file, with the nearest name; and the errors of data_files.py and run.py.
     """
     from qkv.training import own_data
-    from qkv.training.run import Run, override_run
+    from qkv.training.run import Run, override_run, shrink_run
 
-    words = list(words)
-    if isinstance(name, Run):
-        return override_run(name, words) if words else name
-    if str(name) in names():
-        return own_data.from_toml(FOLDER / f"{name}.toml", words, recipe=True)
-    path, more = Path(name), [word for word in words if "=" not in word]
-    if more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
-        return own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
-    if path.suffix.lower() in (".csv", ".json"):
+    words, known = list(overrides), names()
+    if isinstance(recipe, Run):
+        run = override_run(recipe, words) if words else recipe
+        return shrink_run(run) if smoke else run
+    path, more = Path(recipe), [word for word in words if "=" not in word]
+    if str(recipe) in known:
+        run = own_data.from_toml(FOLDER / f"{recipe}.toml", words, recipe=True)
+    elif more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
+        run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
+    elif path.suffix.lower() in (".csv", ".json"):
         raise QkvError("{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
-                       'library `datasets` a TOML file may name it: dataset = "{path}" under [data]',
-                       path=path)
-    if path.suffix == ".toml" or path.is_file():
-        return own_data.from_toml(path, words)
-    raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
-                   "*.jsonl, or two parallel files)", name=name, hint=nearest(str(name), names()),
-                   names=", ".join(names()))
-
-
-def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
-    """The run that will run: the recipe, what was changed with `a.b=c`, cut down to seconds for `smoke`."""
-    from qkv.training.run import shrink_run
-
-    run = find(recipe, overrides)
+                       'library `datasets` a TOML file may name it: dataset = "{path}" under [data]', path=path)
+    elif path.suffix == ".toml" or path.is_file():
+        run = own_data.from_toml(path, words)
+    else:
+        raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
+                       "*.jsonl, or two parallel files)", name=recipe, hint=nearest(str(recipe), known),
+                       names=", ".join(known))
     return shrink_run(run) if smoke else run
 
 
