@@ -128,18 +128,13 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     a = assemble.assemble(run, device="cpu")
     tell = log.open_log(folder / "train" / "log.jsonl", hear)
     found = loop.Loop(a.model.core, a.plan, run.training, folder, None, tell)
-    found.at.precision = given.precision  # all runs in the first one's: a probe may choose otherwise beside a browser
+    found.at.precision = given.precision  # all runs in the first one's
     found.open(False)
     given.precision = found.at.precision
     if not watched:
         return found, (0.0, 0.0)
     watch = found.recorder = readings.make_recorder(a)
-
-    def first() -> None:
-        if watch and (event := watch.begin(a.model.core, folder / "train", found.at)):
-            tell(event)
-
-    return found, timed(first)
+    return found, timed(lambda: watch.begin(a.model.core, folder / "train", found.at, tell))
 
 
 def timed(work: Callable[[], object]) -> Spent:

@@ -160,14 +160,14 @@ def test_links_and_scripts_point_at_what_is_there(page: str) -> None:
 
 
 def test_the_family_that_is_shown_as_an_example_goes_both_ways() -> None:
-    from qkv.checkpoints.config import Reader
+    from qkv.families import Config
 
     family: dict[str, Any] = {}
     exec(blocks("src/qkv/families/README.md", "python")[0], family)
     for size, config in family["SIZES"].items():
-        spec = family["spec"](Reader(config, size))
+        spec = family["spec"](Config(config, size))
         assert spec.decoder.blocks[0].attn.mask.window == config["sliding_window"]
-        assert family["spec"](Reader(family["config"](spec), size)) == spec
+        assert family["spec"](Config(family["config"](spec), size)) == spec
 
 
 @pytest.mark.parametrize(("one", "two"), MIRRORS)

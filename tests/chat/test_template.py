@@ -324,39 +324,45 @@ def test_marks_in_a_message_are_replaced(tokenizer: Tokenizer) -> None:
     assert 4 not in template("chatml").ids(tokenizer, talk(content))[3:8]
 
 
+def load_template(directory: Path) -> chat.Template | None:
+    made = load(directory)
+    return made and chat.find_template(made)
+
+
 def test_where_templates_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(tmp_path)
-    assert chat.load_template(tmp_path) is None
+    assert load_template(tmp_path) is None
     path = tmp_path / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     several = [{"name": "default", "template": "D{{ bos_token }}"}, {"name": "tool_use", "template": "T"}]
     path.write_text(json.dumps({**config, "chat_template": several}), encoding="utf-8")
-    t = chat.load_template(tmp_path)
+    t = load_template(tmp_path)
     assert t is not None
     assert (t.render(talk("x")), t.render(talk("x"), tools=[{}])) == ("D<s>", "T")
     assert t.render(talk("x"), template="tool_use") == "T"
     with pytest.raises(QkvError, match=r"no chat template 'tool-use'; did you mean 'tool_use'"):
         t.render(talk("x"), template="tool-use")
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}), encoding="utf-8")
-    assert (chat.load_template(tmp_path) or t).render(talk("x")) == "J"
+    assert (load_template(tmp_path) or t).render(talk("x")) == "J"
     (tmp_path / "chat_template.jinja").write_text("F", encoding="utf-8")
-    assert (chat.load_template(tmp_path) or t).render(talk("x")) == "F"
+    assert (load_template(tmp_path) or t).render(talk("x")) == "F"
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("R", encoding="utf-8")
-    assert (chat.load_template(tmp_path) or t).render(talk("x"), template="rag") == "R"
+    assert (load_template(tmp_path) or t).render(talk("x"), template="rag") == "R"
     ours = load(tmp_path)
     assert ours is not None
     ours.save(tmp_path / "copy")  # into tokenizer_config.json, where transformers reads it too
-    again = chat.load_template(tmp_path / "copy")
+    again = load_template(tmp_path / "copy")
     assert again is not None
     assert (again.render(talk("x")), again.render(talk("x"), template="rag")) == ("F", "R")
-    assert chat.find_template(ours) == chat.load_template(tmp_path)
+    assert chat.find_template(ours) == load_template(tmp_path)
 
 
-def test_a_template_of_another_kind_is_named(tmp_path: Path) -> None:
+def test_a_template_of_another_kind_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    tokenizer.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "x"}]}', encoding="utf-8")
     with pytest.raises(QkvError, match=r"tokenizer_config\.json: chat_template is neither"):
-        chat.load_template(tmp_path)
+        load_template(tmp_path)
 
 
 @pytest.mark.needs_data

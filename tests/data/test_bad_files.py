@@ -195,7 +195,7 @@ def test_a_fault_in_a_held_out_file_names_that_file(tmp_path: Path) -> None:
 
 
 def test_rows_that_would_be_taken_unread_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "refuse_blank_side", lambda pair, *_: pair)
+    monkeypatch.setattr(sources, "refuse_blank", lambda row, *_: row)
     with pytest.raises(BaseException, match="DID NOT RAISE"):
         test_a_bad_row_is_named_by_line_and_left_out_only_when_asked(
             "tsv", b"x\t ", "the column 2 is empty", tmp_path

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkv.data import bucket
 from qkv.data.bucket import Buckets
-from qkv.data.order import draw_integers, draw_permutation
+from qkv.data.order import draw_permutation, make_generator
 from qkv.data.sources import read_lines
 from qkv.errors import QkvError
 from qkv.paths import data_dir
@@ -91,6 +91,6 @@ def test_draws_have_no_history() -> None:
         for s, e, i in ((3, 2, 1), (3, 1, 0), (2, 3, 0), (-3, 2, 0))
     ]
     assert a.tolist() not in others
-    drawn = [draw_integers(9, 40, seed=0, epoch=0, index=i) for i in range(3)]
+    drawn = [make_generator(seed=0, epoch=0, index=i).integers(9, size=40) for i in range(3)]
     assert drawn[0].tolist() != drawn[1].tolist()
     assert set(np.concatenate(drawn).tolist()) == set(range(9))

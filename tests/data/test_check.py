@@ -114,7 +114,7 @@ def test_json_lines_that_training_reads_are_good_rows(tmp_path: Path) -> None:
     labels = put(tmp_path, "l.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": 0}\n')
     inner = put(tmp_path, "t.jsonl", '{"translation": {"en": "I", "fr": "je"}}\n{"translation": {"en": "you"}}\n')
     assert check([labels]).ok
-    assert sources.read_jsonl(labels, ("text", "label")) == [("a", "true"), ("b", "0")]
+    assert [row for _, row in sources.read_jsonl_rows(labels, ("text", "label"))] == [("a", "true"), ("b", "0")]
     report = check([inner], options=Options(keys=("translation.en", "translation.fr")))
     assert [(a.rows, a.bad) for a in report.files] == [(1, 1)]
     assert f"{inner}:2: no key 'translation.fr' (found: en)" in said(report)
@@ -156,8 +156,8 @@ def test_a_line_without_end_is_never_held(tmp_path: Path, monkeypatch: pytest.Mo
     lines = list(read_raw_lines(path))
     assert [(x.number, x.size, len(x.raw)) for x in lines] == [(1, 3, 3), (2, 5000, 1000), (3, 3, 3)]
     with pytest.raises(QkvError, match=r"f\.tsv:2: one line of 5,000 bytes"):
-        sources.read_tsv(path)
-    assert sources.read_tsv(path, policy=BadRowPolicy("skip")) == [("a", "b"), ("c", "d")]
+        list(sources.read_tsv_rows(path))
+    assert [row for _, row in sources.read_tsv_rows(path, policy=BadRowPolicy("skip"))] == [("a", "b"), ("c", "d")]
 
 
 def test_the_length_may_be_that_of_a_tokenizer(tmp_path: Path) -> None:

@@ -4,16 +4,29 @@ import base64
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, dry_run
-from qkv.data.labels import read_labelled_rows
-from qkv.data.sources import read_document, read_jsonl, read_lines, read_pairs, read_tsv, read_tsv_rows
+from qkv.data.sources import read_document, read_labelled_rows, read_lines, read_tsv_rows
 from qkv.data.text_files import detect_format
 from qkv.errors import QkvError
+
+
+def read_pairs(*args: Any, **options: Any) -> list[tuple[str, ...]]:
+    return [row for _, row in sources.read_pair_rows(*args, **options)]
+
+
+def read_tsv(*args: Any, **options: Any) -> list[tuple[str, ...]]:
+    return [row for _, row in sources.read_tsv_rows(*args, **options)]
+
+
+def read_jsonl(*args: Any, **options: Any) -> list[tuple[str, ...]]:
+    return [row for _, row in sources.read_jsonl_rows(*args, **options)]
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:

@@ -7,11 +7,10 @@ import torch
 
 from qkv import hub
 from qkv.checkpoints import storage
-from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.families import deepseek
+from qkv.families import Config, deepseek
 
 
 def drawn(seed, path):
@@ -28,7 +27,7 @@ def drawn(seed, path):
 )
 def test_the_published_sizes(size, parameters, biases):
     with torch.device("meta"):
-        core = Transformer(deepseek.spec(Reader(deepseek.SIZES[size], size)))
+        core = Transformer(deepseek.spec(Config(deepseek.SIZES[size], size)))
     assert sum(p.numel() for p in core.parameters()) == parameters
     assert sum(b.numel() for b in core.buffers()) == biases
 
@@ -81,5 +80,5 @@ def test_absent_keys_have_transformers_defaults():
     transformers = pytest.importorskip("transformers")
     for kind, own in (("DeepseekV3Config", {}), ("DeepseekV2Config", {"num_experts_per_tok": 6})):
         theirs = getattr(transformers, kind)(**own).to_dict()
-        sparse = deepseek.spec(Reader({"model_type": theirs["model_type"], **own}, kind))
-        assert sparse == deepseek.spec(Reader(theirs, kind))
+        sparse = deepseek.spec(Config({"model_type": theirs["model_type"], **own}, kind))
+        assert sparse == deepseek.spec(Config(theirs, kind))

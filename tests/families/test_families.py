@@ -10,10 +10,10 @@ from support.rounding import EXACT, ROOM, distance
 
 from qkv import hub
 from qkv.checkpoints import model_dir, storage
-from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.families import Config
 from qkv.model import Model
 
 pytest.importorskip("transformers")
@@ -142,9 +142,9 @@ def test_transformers_loads_what_we_save_and_agrees(pair, tmp_path, record, requ
 def test_config_round_trip(family):
     module = model_dir.modules()[family]
     for size, config in module.SIZES.items():
-        spec = module.spec(Reader(config, size))
+        spec = module.spec(Config(config, size))
         if hasattr(module, "config"):  # gpt4 is a spec alone
-            assert module.spec(Reader(module.config(spec), size)) == spec
+            assert module.spec(Config(module.config(spec), size)) == spec
 
 
 def uncached_and_cached(model, at):

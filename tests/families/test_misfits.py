@@ -9,6 +9,7 @@ from support import oracles
 from qkv import hub
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
+from qkv.families import Config
 
 pytest.importorskip("transformers")
 
@@ -50,3 +51,11 @@ def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | remote))
     (tmp_path / "evil.py").write_text("raise SystemExit('remote code ran')")
     assert torch.equal(hub.load(tmp_path)(at["ids"], padding=at["real"]).logits, before)
+
+
+def test_defaults_of_a_derived_format_stand_between_file_and_parent() -> None:
+    c = Config({"a": 1}, "config").with_defaults(b=2).with_defaults(b=3, c=4)
+    assert (c["a"], c["b"], c.get("c", 5), c.get("d", 6)) == (1, 2, 4, 6)
+    c.finish(())
+    with pytest.raises(QkvError, match="'e' is missing"):
+        c["e"]

@@ -8,10 +8,9 @@ import torch
 from support import alone
 
 from qkv import cost, hub
-from qkv.checkpoints.config import Reader
 from qkv.core.cache import Static
 from qkv.core.model import Transformer
-from qkv.families import gpt3, gpt4, palm
+from qkv.families import Config, gpt3, gpt4, palm
 from qkv.spec import Mask
 
 SHAPE = {"n_layers": 4, "d_model": 48, "n_heads": 3, "d_head": 32, "vocab_size": 61, "n_ctx": 32}
@@ -26,7 +25,7 @@ def core_of(name, seed=0):
     """A small model of a family with every weight off its first value."""
     module, config = DRAWN[name]
     torch.manual_seed(seed)
-    core = Transformer(module.spec(Reader(config, name))).eval()
+    core = Transformer(module.spec(Config(config, name))).eval()
     with torch.no_grad():
         for p in core.parameters():
             p.copy_(torch.randn_like(p) * 0.2 + (1.0 if p.ndim == 1 else 0.0))
@@ -164,7 +163,7 @@ def test_a_band_of_another_width_or_in_other_layers_shows():
     core, ids = core_of("gpt3"), ids_of()
     want = reference("gpt3", core, ids)
     for change in ({"band": 4}, {"band": 100}):
-        other = Transformer(gpt3.spec(Reader(DRAWN["gpt3"][1] | change, "fault")))
+        other = Transformer(gpt3.spec(Config(DRAWN["gpt3"][1] | change, "fault")))
         other.load_state_dict(core.state_dict())
         assert (logits_of(other, ids) - want).abs().max() > 1e-2
     blocks = core.spec.decoder.blocks
@@ -192,7 +191,7 @@ def test_a_block_that_is_not_the_papers_shows(fault):
 @every
 def test_what_we_build_is_saved_under_our_own_type_and_comes_back(name, tmp_path, record):
     module, config = DRAWN[name]
-    model, ids = hub.build(module.spec(Reader(config, name))), ids_of()
+    model, ids = hub.build(module.spec(Config(config, name))), ids_of()
     model.save(tmp_path)
     again = hub.load(tmp_path)
     assert again.config["model_type"] == "qkv"
@@ -208,12 +207,12 @@ STATED = {"125m": 0.125, "350m": 0.35, "760m": 0.76, "1.3b": 1.3, "2.7b": 2.7, "
 
 @pytest.mark.parametrize("size", STATED)
 def test_gpt3_has_the_parameters_that_its_paper_states(size):
-    found = cost.count(gpt3.spec(Reader(gpt3.SIZES[size], size))).parameters
+    found = cost.count(gpt3.spec(Config(gpt3.SIZES[size], size))).parameters
     assert found == pytest.approx(STATED[size] * 1e9, rel=0.02)
 
 
 def test_counts_that_were_worked_out_by_hand():
-    big = gpt3.spec(Reader(gpt3.SIZES["175b"], "175b"))
+    big = gpt3.spec(Config(gpt3.SIZES["175b"], "175b"))
     width, layers = 12_288, 96
     # q, k, v, out and the two of the ffn with their biases, two norms; tokens, positions, the last norm
     each = 4 * (width * width + width) + 8 * width * width + 5 * width + 4 * width
@@ -223,13 +222,13 @@ def test_counts_that_were_worked_out_by_hand():
     mqa = replace(big, decoder=replace(big.decoder, blocks=one))
     assert cost.count(mqa).kv_bytes_per_token("bf16") == 48 * 2**10
     for size, stated in {"8b": 8.63e9, "62b": 62.50e9, "540b": 540.35e9}.items():
-        found = cost.count(palm.spec(Reader(palm.SIZES[size], size))).parameters
+        found = cost.count(palm.spec(Config(palm.SIZES[size], size))).parameters
         norms = (2 * palm.SIZES[size]["n_layers"] + 1) * palm.SIZES[size]["d_model"]
         assert found - norms == pytest.approx(stated, abs=5e6)
 
 
 def test_the_reported_gpt4_is_marked_and_has_the_reported_counts():
-    s = gpt4.spec(Reader(gpt4.SIZES["as-reported"], "as-reported"))
+    s = gpt4.spec(Config(gpt4.SIZES["as-reported"], "as-reported"))
     block, width = s.decoder.blocks[0], s.decoder.width
     expert = len(s.decoder.blocks) * 2 * width * block.moe.expert.width
     attention = len(s.decoder.blocks) * 2 * width * block.attn.head_dim * (block.attn.heads + 1)

@@ -5,8 +5,8 @@ import torch
 
 from qkv import hub
 from qkv.checkpoints import model_dir
-from qkv.checkpoints.config import Reader
 from qkv.errors import QkvError
+from qkv.families import Config
 
 transformers = pytest.importorskip("transformers")
 
@@ -67,9 +67,9 @@ def test_a_wrong_scaling_shows(name, tmp_path, monkeypatch):
 def test_a_scaling_survives_the_way_through_a_config(name):
     family = model_dir.modules()["llama"]
     rope = {"rope_type": name.partition("-")[0], **SCALINGS[name]}
-    s = family.spec(Reader({**COMMON, "rope_theta": 1e4, "rope_scaling": rope}, "config"))
+    s = family.spec(Config({**COMMON, "rope_theta": 1e4, "rope_scaling": rope}, "config"))
     assert s.stack.blocks[0].attn.rotary.scaling.kind == rope["rope_type"].replace("llama3", "wavelength")
-    assert family.spec(Reader(family.config(s), "config")) == s
+    assert family.spec(Config(family.config(s), "config")) == s
 
 
 @pytest.mark.parametrize(("kind", "more"), [

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from qkv import hub
 from qkv.checkpoints import model_dir
-from qkv.checkpoints.config import Reader
 from qkv.core import experts
+from qkv.families import Config
 
 transformers = pytest.importorskip("transformers")
 
@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 def mixes(family: str) -> bool:
     """Has the family a size with experts?"""
     module = model_dir.modules()[family]
-    sizes = (module.spec(Reader(config, size)) for size, config in module.SIZES.items())
+    sizes = (module.spec(Config(config, size)) for size, config in module.SIZES.items())
     return any(b.moe for s in sizes for b in s.stack.blocks)
 
 

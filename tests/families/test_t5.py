@@ -8,11 +8,10 @@ import torch
 from support import oracles_t5 as drawn
 
 from qkv import cost, hub
-from qkv.checkpoints.config import Reader
 from qkv.core import positions
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.families import gpt_neo, t5
+from qkv.families import Config, gpt_neo, t5
 
 transformers = pytest.importorskip("transformers")
 
@@ -77,7 +76,7 @@ def test_buckets_equal_transformers_far_out():
     from transformers.models.t5.modeling_t5 import T5Attention
 
     for direction in ("both", "past"):
-        s = replace(t5.spec(Reader(t5.SIZES["small"], "small")).encoder.relative, direction=direction)
+        s = replace(t5.spec(Config(t5.SIZES["small"], "small")).encoder.relative, direction=direction)
         ours = positions.bucket_distances(0, 400, s, torch.device("cpu"))
         ahead = torch.arange(400)[None] - torch.arange(400)[:, None]
         theirs = T5Attention._relative_position_bucket(ahead, direction == "both", s.buckets, s.distance)
@@ -86,7 +85,7 @@ def test_buckets_equal_transformers_far_out():
 
 def test_every_wording_of_the_head_is_understood():
     def head(**keys):
-        return t5.spec(Reader(SMALL | keys, "config")).head
+        return t5.spec(Config(SMALL | keys, "config")).head
 
     scaled = head()
     assert (scaled.kind, scaled.scale) == ("tied", 48**-0.5)
@@ -110,20 +109,20 @@ def test_an_untied_head_that_is_not_stored_is_the_embedding(tmp_path):
 
 def test_what_t5_cannot_mean_is_refused(tmp_path):
     with pytest.raises(QkvError, match="architectures"):
-        t5.spec(Reader(SMALL | {"architectures": ["T5ForTokenClassification"]}, "config"))
+        t5.spec(Config(SMALL | {"architectures": ["T5ForTokenClassification"]}, "config"))
     with pytest.raises(QkvError, match="feed_forward_proj"):
-        t5.spec(Reader(SMALL | {"feed_forward_proj": "gated-relo"}, "config"))
+        t5.spec(Config(SMALL | {"feed_forward_proj": "gated-relo"}, "config"))
     config = gpt_neo.SIZES["125m"] | {"attention_types": [[["global", "locale"], 6]]}
     with pytest.raises(QkvError, match="attention_types"):
-        gpt_neo.spec(Reader(config, "config"))
+        gpt_neo.spec(Config(config, "config"))
     with pytest.raises(QkvError, match="attention_types"):
-        gpt_neo.spec(Reader(gpt_neo.SIZES["125m"] | {"num_layers": 13}, "config"))
+        gpt_neo.spec(Config(gpt_neo.SIZES["125m"] | {"num_layers": 13}, "config"))
 
 
 def test_a_config_without_its_optional_keys_means_transformers_defaults(tmp_path):
     config = transformers.GPTNeoConfig()
-    ours = gpt_neo.spec(Reader({"model_type": "gpt_neo"}, "config"))
-    assert ours == gpt_neo.spec(Reader(json.loads(config.to_json_string(use_diff=False)), "config"))
+    ours = gpt_neo.spec(Config({"model_type": "gpt_neo"}, "config"))
+    assert ours == gpt_neo.spec(Config(json.loads(config.to_json_string(use_diff=False)), "config"))
     windows = [b.attn.mask.window for b in ours.decoder.blocks]
     assert windows == [256 if kind == "local" else None for kind in config.attention_layers]
 
@@ -150,4 +149,4 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_sizes_have_the_published_counts(size):
-    assert cost.count(t5.spec(Reader(t5.SIZES[size], size))).parameters == PUBLISHED[size]
+    assert cost.count(t5.spec(Config(t5.SIZES[size], size))).parameters == PUBLISHED[size]

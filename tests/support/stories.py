@@ -6,6 +6,7 @@ into the order of the halves, which changes no score.
 """
 
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,23 @@ def published() -> str:
     """The greedy text that its author printed, without the line's end."""
     text = (source() / "stories260K.md").read_text(encoding="utf-8")
     return text.split("-t 0.0\n")[1].split("\n```")[0]
+
+
+def read_pieces(path: Path) -> sentencepiece.Pieces:
+    """A BPE model from a `tokenizer.bin`: the longest piece's length, then score, length and bytes of each.
+
+    It falls back to bytes; ids 0, 1, 2 are unknown, begin and end.
+    """
+    data, at, names, scores = path.read_bytes(), 4, list[str](), list[float]()
+    while at < len(data):
+        score, size = struct.unpack_from("<fi", data, at)
+        names.append(data[at + 8 : at + 8 + size].decode().replace(" ", "▁"))
+        scores.append(score)
+        at += 8 + size
+    names[:3] = "<unk>", "<s>", "</s>"
+    kinds = [sentencepiece.BYTE if len(p) == 6 and p.startswith("<0x") else sentencepiece.NORMAL for p in names]
+    kinds[:3] = sentencepiece.UNKNOWN, sentencepiece.CONTROL, sentencepiece.CONTROL
+    return sentencepiece.Pieces(tuple(names), tuple(scores), tuple(kinds))
 
 
 def halves(weight: Tensor, heads: int) -> Tensor:
@@ -76,7 +94,7 @@ def convert(directory: Path) -> Path:
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    backend = sentencepiece.build_tokenizer(sentencepiece.read_plain(source() / "tok512.bin"))
+    backend = sentencepiece.build_tokenizer(read_pieces(source() / "tok512.bin"))
     backend.post_processor = backends.template(("<s>", 1), None)
     Tokenizer(backend, bos="<s>", eos="</s>", unk="<unk>").save(directory)
     return directory

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from support import stories
 
 from qkv.errors import QkvError
 from qkv.paths import data_dir
@@ -194,14 +195,8 @@ def test_transformers_reads_a_sentencepiece_model_that_we_saved(tmp_path: Path) 
 @pytest.mark.needs_data
 def test_plain_pieces_and_scores_make_a_tokenizer() -> None:
     path = data_dir() / "weights" / "stories260K" / "tok512.bin"
-    t = Tokenizer(sentencepiece.build_tokenizer(sentencepiece.read_plain(path)), bos="<s>", eos="</s>", unk="<unk>")
+    t = Tokenizer(sentencepiece.build_tokenizer(stories.read_pieces(path)), bos="<s>", eos="</s>", unk="<unk>")
     assert len(t) == 512
     text = "Once upon a time, there was a little girl named Lily. 你"
     assert t.decode(t.encode(text)) == text
     assert t.encode("Once upon a time")[:4] == [403, 407, 261, 378]
-
-
-def test_a_cut_list_of_pieces_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tok.bin").write_bytes(b"\x05\0\0\0\0\0\0\0\x09\0\0\0ab")
-    with pytest.raises(QkvError, match=r"tok\.bin"):
-        sentencepiece.read_plain(tmp_path / "tok.bin")

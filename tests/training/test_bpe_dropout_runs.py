@@ -278,6 +278,6 @@ def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
     run = run_of(0.0, word_dropout=0.3)
     a = assemble.assemble(run, device="cpu")
     assert a.model.tokenizer is not None
-    a.model.tokenizer.roles.pop("unk")
+    a.model.tokenizer.unk_id = None
     with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no unknown token"):
         a.objective.plan(run, a.splits, a.model)

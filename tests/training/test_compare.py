@@ -156,7 +156,7 @@ def test_the_metric_that_is_drawn(tmp_path: Path) -> None:
 
 def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.json"
-    log.write_json_line(path, {"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"})
+    log.write_text_file(path, log.to_json({"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"}))
     assert json.loads(path.read_text(encoding="utf-8")) == {"loss": None, "rows": [1.5, None], "word": "书"}
 
     def full(*given: object) -> None:
@@ -164,7 +164,7 @@ def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, mo
 
     monkeypatch.setattr(log, "fsync_path", full)
     with pytest.raises(OSError, match="No space"):
-        log.write_json_line(path, {"loss": 2.0})
+        log.write_text_file(path, log.to_json({"loss": 2.0}))
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 

@@ -13,10 +13,12 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.order import draw_permutation
 from qkv.training import checkpoint, loop, muon, optim
+from qkv.training.control import Progress
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
+from qkv.training.step import OptimizerStep
 
 V = 29
 KINDS = ("adam", "adamw", "muon", "adafactor")
@@ -196,14 +198,18 @@ def test_every_weight_has_one_memory_and_decay_spares_norms_and_embeddings(kind:
     assert {g["betas"] for g in made.param_groups if "betas" in g} <= {BASE.betas}
 
 
-@pytest.mark.parametrize("largest", [0.0, 0.5, 100.0])
-def test_clipping_scales_all_gradients_alike_and_tells_the_norm_before(largest: float) -> None:
-    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2, 2), (1,))]  # the last has no gradient
-    weights[0].grad, weights[1].grad = torch.tensor([1.0, 2.0, 2.0]), torch.full((2, 2), 2.0)  # norms 3 and 4
-    assert float(optim.clip_gradients(weights, largest)) == pytest.approx(5.0)
-    by = min(1.0, largest / 5) if largest else 1.0
-    assert torch.allclose(weights[0].grad, by * torch.tensor([1.0, 2.0, 2.0]), rtol=1e-4)
-    assert torch.allclose(weights[1].grad, by * torch.full((2, 2), 2.0), rtol=1e-4)
+@pytest.mark.parametrize("share", [0.0, 0.5, 2.0])
+def test_clipping_scales_all_gradients_alike_and_tells_the_norm_before(share: float) -> None:
+    made = OptimizerStep(core_of(), plan(), BASE)
+    found = made.compute_gradients([(0, 1, 2, 3)], Progress())
+    before = [p.grad.clone() for p in made.weights if p.grad is not None]
+    assert found.norm == pytest.approx(float(torch.stack([g.norm() for g in before]).norm()), rel=1e-4)
+    made.settings = dataclasses.replace(BASE, clip=share * found.norm)
+    after = list[torch.Tensor]()
+    made.optimizer.step = lambda: after.extend(p.grad.clone() for p in made.weights if p.grad is not None)
+    made.update(1e-3, Progress(), found)
+    by = min(1.0, share) if share else 1.0
+    assert all(torch.allclose(b, by * a, rtol=1e-4) for a, b in zip(before, after, strict=True))
 
 
 # -- the moving average -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
 from qkv.training import checkpoint, crossentropy, log, loop, losses, machine, optim, schedule
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
 
 RATE = Settings(lr=0.005, warmup=2000)
 
@@ -56,7 +57,8 @@ def test_a_schedule_follows_its_formula(kind: Any, step: int, expected: float) -
 
 
 def test_a_warm_up_that_meets_the_decay_does_not_jump() -> None:
-    rates = [schedule.wsd(n, lr=1.0, warmup=60, total=100, decay=0.8, floor=0.0) for n in range(101)]
+    s = Settings(lr=1.0, warmup=60, decay=0.8, floor=0.0, schedule="wsd")
+    rates = [schedule.learning_rate(s, n, total=100, width=1) for n in range(101)]
     assert max(abs(a - b) for a, b in itertools.pairwise(rates)) < 0.02
     assert max(rates) == pytest.approx(5 / 7, abs=0.01)  # where n / 60 = (100 - n) / 80
 
@@ -141,14 +143,6 @@ def test_adam_makes_the_papers_step() -> None:
     assert torch.allclose(p.detach().double(), before, atol=1e-6)
 
 
-def test_clipping_keeps_the_direction_and_gives_the_norm_before() -> None:
-    p = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
-    p[0].grad, p[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    assert float(optim.clip_gradients(p, 1.0)) == pytest.approx(5.0)
-    assert p[0].grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5)
-    assert float(optim.clip_gradients(p, 0.0)) == pytest.approx(1.0, abs=1e-5)
-
-
 def test_settings_from_words_and_their_errors() -> None:
     words = ["lr=1e-3", "betas=[0.9, 0.95]", "schedule=wsd", "clip=1"]
     s = replace_from_dict(Settings(), parse_assignments(words))
@@ -162,19 +156,19 @@ def test_settings_from_words_and_their_errors() -> None:
             replace_from_dict(Settings(), parse_assignments(words))
 
 
-def test_the_probe_measures_changes_nothing_and_an_order_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, batch = (
-        small(),
-        collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2))),
-    )
-    before = {n: p.detach().clone() for n, p in core.named_parameters()}
-    assert machine.measure_precision("bf16", core, batch) == ("bf16", None)
-    name, gain = machine.measure_precision("auto", core, batch)
-    assert gain is not None
-    assert name == ("bf16" if gain >= machine.WORTH else "fp32")
-    assert all(torch.equal(before[n], p) and p.grad is None for n, p in core.named_parameters())
-    monkeypatch.setattr(machine, "time_pass", lambda core, batch, low: 1.0 if low else 2.0)
-    assert machine.measure_precision("auto", core, batch) == ("bf16", 2.0)
+@pytest.mark.parametrize(("width", "known", "allowed", "expected"), [
+    (128, {"amx_bf16": True}, "", "bf16"), (64, {"amx_bf16": True}, "", "fp32"), (128, {"amx_bf16": False}, "", "fp32"),
+    (128, {"avx512_bf16": True, "cpu_name": "AMD EPYC"}, "", "fp32"), (128, {"amx_bf16": True}, "AVX2", "fp32"),
+    (128, {}, "", "fp32"),
+])  # fmt: skip
+def test_the_precision_is_decided_by_what_the_processor_has_and_the_width(
+    width: int, known: dict[str, Any], allowed: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", allowed or "ALL")
+    core = Transformer(Shape("gpt2", width=width, layers=1, heads=2).spec(23))
+    monkeypatch.setattr(machine, "time", None)  # no clock decides
+    assert machine.choose_precision(core) == expected
 
 
 def test_a_log_survives_a_half_line_and_holds_no_nan(tmp_path: Path) -> None:
@@ -238,10 +232,9 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) ->
     for name in (*left, *kept):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    checkpoint.Store(tmp_path, {}).remove_partial()
+    checkpoint.remove_partial(tmp_path)
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
-    checkpoint.Store(None, {}).remove_partial()
-    checkpoint.Store(tmp_path / "none", {}).remove_partial()
+    checkpoint.remove_partial(tmp_path / "none")
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
@@ -279,16 +272,17 @@ def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monke
         return 3.0 * now[0]
 
     monkeypatch.setattr(machine, "time_pass", passed)
-    assert (machine.compare_threads(core, batch, low=True), asked) == (1.0, [])
+    assert (machine.warn_oversubscribed(core, batch, "bf16"), asked) == ([], [])
     now[0] = 2
-    assert (machine.compare_threads(core, batch, low=True), now, set(asked)) == (2.0, [2], {(1, 2), (2, 2)})
+    (note,) = machine.warn_oversubscribed(core, batch, "bf16")
+    assert ("2 threads take 2.0 times" in note, now, set(asked)) == (True, [2], {(1, 2), (2, 2)})
 
     def broken(*_: Any) -> float:
         raise RuntimeError("no")
 
     monkeypatch.setattr(machine, "time_pass", broken)
     with pytest.raises(RuntimeError):
-        machine.compare_threads(core, batch, low=True)
+        machine.warn_oversubscribed(core, batch, "bf16")
     assert now == [2]
 
 
@@ -296,7 +290,10 @@ def test_threads_that_hinder_each_other_are_measured_and_left_as_they_were(monke
 def test_a_run_says_where_one_thread_is_faster(monkeypatch: pytest.MonkeyPatch, times: float, told: bool) -> None:
     batch = collate.collate_windows(torch.randint(0, 23, (8, 9), generator=torch.Generator().manual_seed(2)))
     events: list[dict[str, Any]] = []
-    monkeypatch.setattr(machine, "compare_threads", lambda *_, **__: times)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    passes = itertools.cycle([1.0, times])  # one thread, then both
+    monkeypatch.setattr(machine, "time_pass", lambda *_: next(passes))
     settings = Settings(steps=1, warmup=0, precision="fp32")
     loop.train(small(), Plan(lambda epoch: [0], lambda key: batch), settings, report=events.append)
     notes = [event["text"] for event in events if event["kind"] == "note" and "--threads 1" in event["text"]]

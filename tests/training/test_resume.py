@@ -20,7 +20,7 @@ import torch
 
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, checkpoint, log, loop, losses, recipes
+from qkv.training import assemble, bad_steps, checkpoint, log, loop, losses, recipes
 from qkv.training import step as stepping
 from qkv.training.objectives import augment
 from qkv.training.plan import Plan
@@ -48,8 +48,8 @@ OFTEN = ("plain", "averages", "all", "bf16", "spikes")  # with every test; the o
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "ENOUGH", 3)  # steps from which one may be called a spike
-    monkeypatch.setattr(stepping, "ROW", 99)  # however many follow one another
+    monkeypatch.setattr(bad_steps, "ENOUGH", 3)  # steps from which one may be called a spike
+    monkeypatch.setattr(bad_steps, "ROW", 99)  # however many follow one another
 
 
 def some(every: Iterable[Any], often: Container[Any]) -> list[Any]:
@@ -139,7 +139,7 @@ def test_whatever_a_checkpoint_forgets_is_found(lost: str, tmp_path: Path, monke
 
     def forgetful(path: Path) -> Any:
         tensors, state = true(path)
-        if sys._getframe(1).f_code.co_name != "resume":
+        if sys._getframe(1).f_code.co_name != "load":
             return tensors, state
         fresh = vars(checkpoint.Progress())
         if lost in fresh:

@@ -30,7 +30,7 @@ from qkv.data import collate, corrupt, packing
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import checkpoint, fsdp, log, loop, losses, optim
+from qkv.training import checkpoint, fsdp, log, loop, losses
 from qkv.training import step as stepping
 from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
@@ -370,9 +370,9 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        for module in (checkpoint, log, fsdp):
+        for module in (log, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
-        patch.setattr(log, "to_json_line", around("line", log.to_json_line))
+        patch.setattr(log, "to_json", around("line", log.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts
 
@@ -518,33 +518,34 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
         if how == "parts":
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
             ranks = Ranks(0, 1)
-        store = checkpoint.Store(place, {"spec": 1}, ranks=ranks)
-        store.save(core, optim.make_optimizer(core, BASE), checkpoint.Progress(step=step), BASE)
+        tensors = {f"weight:{name}": t for name, t in checkpoint.weights(core).items()}
+        checkpoint.write_last(place, tensors, {"progress": {"step": step}}, ranks)
 
     def over(place: Path, at: int) -> None:
         written = HuggingFaceStorageWriter.write_data
         with faulty(at, full if fault == "full" else kill), pytest.MonkeyPatch.context() as patch:
 
             def data(self: Any, *given: Any) -> Any:
-                log.to_json_line({})  # before and after it
+                log.to_json({})  # before and after it
                 found = written(self, *given)
-                log.to_json_line({})
+                log.to_json({})
                 return found
 
             patch.setattr(HuggingFaceStorageWriter, "write_data", data)
             freeing = ((Path, "unlink"), (shutil, "rmtree")) if fault == "killed" else ()  # it needs no room
             for owner, name in ((Path, "mkdir"), *freeing):
                 true = getattr(owner, name)
-                patch.setattr(owner, name, lambda *a, true=true, **k: log.to_json_line({}) and true(*a, **k))
+                patch.setattr(owner, name, lambda *a, true=true, **k: log.to_json({}) and true(*a, **k))
             save(place, after, 2)
 
     for at in range(1, 90):
         place = Path(folder) / str(at)
         assert child(lambda place=place: save(place, before, 1)) == 0
         end = child(lambda place=place, at=at: over(place, at))
-        last = checkpoint.Store(place, {}).last
+        last = checkpoint.find_last(place)
         assert last is not None
-        read = checkpoint.read if last.suffix == ".safetensors" else partial(fsdp.read, core=torch.nn.Linear(40, 40))
+        parts = partial(fsdp.read_parts, core=torch.nn.Linear(40, 40))
+        read = checkpoint.read if last.suffix == ".safetensors" else parts
         tensors, state = read(last)
         step = state["progress"]["step"]
         alike = bool((tensors["weight:weight"] == step).all() and (tensors["weight:bias"] == -step).all())

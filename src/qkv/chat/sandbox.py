@@ -179,9 +179,8 @@ class Rewrite(NodeTransformer):
 
 
 def _filter(node: nodes.Node, name: str, args: list[nodes.Expr] | None = None) -> nodes.Filter:
-    return nodes.Filter(
-        cast("nodes.Expr", node), f" {name}", args or [], [], None, None, lineno=node.lineno
-    )  # no source can say the blank
+    value = cast("nodes.Expr", node)
+    return nodes.Filter(value, f" {name}", args or [], [], None, None, lineno=node.lineno)  # no source says the blank
 
 
 class Generation(Extension):
@@ -207,11 +206,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.concat = self.join_pieces  # pyright: ignore[reportAttributeAccessIssue]
         filters = {name: self.watch_filter(name, self.filters[name]) for name in FILTERS}
         filters |= {"join": self.join, "replace": self.replace, "tojson": self.tojson, "safe": lambda value: value}
-        filters |= {
-            " count_steps": self.count_steps,
-            " join_pieces": self.join_pieces,
-            " slice_value": self.slice_value,
-        }
+        watched = (self.count_steps, self.join_pieces, self.slice_value)
+        filters |= {f" {one.__name__}": one for one in watched}
         self.filters = filters  # pyright: ignore[reportAttributeAccessIssue]
         self.globals = {"range": self.globals["range"], "dict": lambda *rows, **more: dict(*rows, **more)}
         self.globals |= {"namespace": make_namespace, "raise_exception": raise_exception, "strftime_now": format_now}
@@ -285,24 +281,29 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.spend(len(text))
         return UserText(text) if self.marked else text
 
+    def watch(self, name: str, owner: Any, args: tuple[Any, ...], make: Callable[[Any], Any]) -> Any:
+        """What `make` makes of the owner: paid for, and people's if the owner is."""
+        first = UserText(owner) if is_mixed(owner) and name not in KEEP else owner
+        self.spend(estimate_cost(name, first, args))
+        made = make(first)
+        return keep_user_text(made) if isinstance(first, UserText) else made
+
     def watch_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A filter that pays for what it makes, and whose text is people's if what it was given is."""
         kind = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
         @jinja2.pass_context
         def wrapper(context: Context, *args: Any, **options: Any) -> Any:
-            first = UserText(args[0]) if args and is_mixed(args[0]) and name not in KEEP else args[0] if args else ""
-            self.spend(estimate_cost(name, first, (*args[1:], *options.values())))
             before = {"context": context, "eval_context": context.eval_ctx, "environment": self}
             passed = (before[kind],) if kind else ()
-            made = function(*passed, first, *args[1:], **options)
-            return keep_user_text(made) if isinstance(first, UserText) else made
+            make: Callable[[Any], Any] = lambda first: function(*passed, first, *args[1:], **options)  # noqa: E731
+            return self.watch(name, args[0] if args else "", (*args[1:], *options.values()), make)
 
         return wrapper
 
     def call(self, context: Context, obj: Any, /, *args: Any, **options: Any) -> Any:
         """A call; methods of Python's own types are those in METHODS."""
-        bound = getattr(obj, "__wrapped__", obj)
+        above, bound = super().call, getattr(obj, "__wrapped__", obj)
         owner, name = getattr(bound, "__self__", None), getattr(bound, "__name__", "")
         if isinstance(owner, str | int | float | bytes | dict | list | tuple):
             allowed = next((names for kind, names in METHODS.items() if isinstance(owner, kind)), ())
@@ -311,18 +312,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                                kind=type(owner).__name__)
         if not isinstance(owner, str):
             self.spend()
-            return super().call(context, obj, *args, **options)
+            return above(context, obj, *args, **options)
         if name == "join":
             made = self.join(*args, d=owner, **options)
             return UserText(made) if isinstance(owner, UserText) else made
         if name == "replace":
             return self.replace(owner, *args, **options)
-        self.spend(estimate_cost(name, owner, (*args, *options.values())))
-        if is_mixed(owner) and name not in KEEP:
-            owner = UserText(owner)
-            obj = getattr(owner, name)
-        made = super().call(context, obj, *args, **options)
-        return keep_user_text(made) if isinstance(owner, UserText) else made
+        bind: Callable[[Any], Any] = lambda first: obj if first is owner else getattr(first, name)  # noqa: E731
+        make: Callable[[Any], Any] = lambda first: above(context, bind(first), *args, **options)  # noqa: E731
+        return self.watch(name, owner, (*args, *options.values()), make)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """`+ * ** %` of texts, lists and numbers."""
@@ -342,11 +340,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             numbers = [max(0, int(n)) for n in sizes if isinstance(n, int | float)]
             self.spend(math.prod(numbers) if operator == "*" else sum(numbers))
         made = super().call_binop(context, operator, left, right)
-        return (
-            keep_user_text(made)
-            if isinstance(left, UserText) or (isinstance(right, UserText) and not texts[0])
-            else made
-        )
+        theirs = isinstance(left, UserText) or (isinstance(right, UserText) and not texts[0])
+        return keep_user_text(made) if theirs else made
 
 
 def _split_balanced(text: str) -> list[tuple[str, bool]]:

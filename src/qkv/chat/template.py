@@ -5,13 +5,11 @@ A template is a program that came with a checkpoint, so it runs in `sandbox.py`,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from qkv.chat import sandbox
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
-from qkv.tokenizers import backends
 from qkv.tokenizers.control_tokens import FORGED
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -64,43 +62,19 @@ class Template:
             known = ", ".join(self.sources)
             raise QkvError("no chat template {name!r}{hint} (known: {known}): template=…", name=name,
                            hint=nearest(str(name), self.sources), known=known)
-        typed = {
-            "messages": rows,
-            "tools": None,
-            "documents": None,
-            **to_plain_data(extra, "extra"),
-            "add_generation_prompt": prompt,
-        }
+        typed = {"messages": rows, "tools": None, "documents": None, **to_plain_data(extra, "extra"),
+                 "add_generation_prompt": prompt}
         return self.sources[name], typed, dict(self.tokens)
 
 
-def load_template(directory: str | Path) -> Template | None:
-    """The chat template in a model's directory, None where it has none.
-
-    Read are chat_template.jinja, chat_template.json, and `chat_template` of tokenizer_config.json (a text, or a list
-    of named ones).
-
-    Raises:
-        QkvError: a file is broken.
-    """
-    directory = Path(directory)
-    return _template(backends.templates(directory), backends.roles_of(directory))
-
-
 def find_template(tokenizer: Tokenizer) -> Template | None:
-    """The chat template that came with a tokenizer, None where there is none."""
-    return _template(tokenizer.config, tokenizer.roles)
-
-
-def _template(config: Mapping[str, Any], roles: Mapping[str, str]) -> Template | None:
-    found: object = config.get("chat_template")
+    """The chat template that came with a tokenizer (a text, or a list of named ones), None where there is none."""
+    found: object = tokenizer.config.get("chat_template")
     if not found:
         return None
-    if isinstance(found, str):
-        sources = {"default": found}
-    else:
-        sources = {row["name"]: row["template"] for row in cast("list[dict[str, str]]", found)}
-    return Template(sources, {f"{role}_token": token for role, token in roles.items()})
+    rows = [{"name": "default", "template": found}] if isinstance(found, str) else found
+    sources = {row["name"]: row["template"] for row in cast("list[dict[str, str]]", rows)}
+    return Template(sources, {f"{role}_token": token for role, token in tokenizer.roles.items()})
 
 
 def check_messages(messages: Sequence[Turn]) -> list[Any]:

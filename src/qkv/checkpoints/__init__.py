@@ -1,1 +1,1 @@
-"""Between our core and Hugging Face directories: names (name_table.py), configs (config.py), files (storage.py)."""
+"""Between our core and Hugging Face directories: names (name_table.py), files (storage.py)."""

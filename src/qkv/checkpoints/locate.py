@@ -22,8 +22,7 @@ def locate(name: str | Path, revision: str | None = None, wanted: Sequence[str] 
             return path
         here = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
         raise QkvError("{path}: no config.json in this directory (found: {here}); is it the directory of a model or a "
-                       "run?",
-                       path=path, here=here)
+                       "run?", path=path, here=here)
     known = sorted(p.name for p in bundled.iterdir()) if bundled.is_dir() else []
     if str(name) in known:
         return bundled / str(name)

@@ -12,10 +12,9 @@ import torch
 
 from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import name_table, storage
-from qkv.checkpoints.config import Reader
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
-from qkv.families import modules
+from qkv.families import Config, modules
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
@@ -51,7 +50,7 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
         raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of_config(config, where), Reader(config, str(where))
+    family, reader = family_of_config(config, where), Config(config, str(where))
     for key, whole in number_keys(family.__name__).items():
         value = config.get(key)
         if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
@@ -71,7 +70,7 @@ def number_keys(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
     module = modules()[family.rpartition(".")[2]]
     size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Reader(values, size))) if hasattr(module, "config") else values
+    said = module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 
@@ -108,8 +107,7 @@ def load_core(
         dtype = stored
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
-    family = None if config["model_type"] == "qkv" else family_of_config(config, directory)
-    names, ignore = (family.NAMES, list(family.IGNORE)) if family else (own_names(core), [])
+    names, ignore = read_names(core, config)
     try:
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
@@ -124,17 +122,20 @@ def load_core(
     return core.eval(), config
 
 
-def own_names(core: Transformer) -> str:
-    """The table of a model saved under our own names."""
+def read_names(core: Transformer, config: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The table of names for a config's type, and what of its checkpoints is ignored; our own type has our names."""
+    if config["model_type"] != "qkv":
+        family = family_of_config(config, "config")
+        return family.NAMES, list(family.IGNORE)
     lines = dict.fromkeys(re.sub(r"\.(weight|bias)$", "", name) for name in name_table.named_tensors(core))
-    return "\n".join(f"{line} {line}" for line in lines)
+    return "\n".join(f"{line} {line}" for line in lines), []
 
 
 def family_config(family: ModuleType, spec: Spec) -> dict[str, Any] | str:
     """The family's config of a spec, or, where the family cannot say it, the first field that does not fit."""
     try:
         config = family.config(spec)
-        back = family.spec(Reader(config, "config"))
+        back = family.spec(Config(config, "config"))
     except (AttributeError, KeyError, IndexError, TypeError, StopIteration, QkvError) as e:
         return f"it lacks a part that the family needs, or has one that it does not know ({e})"
     return config if back == spec else first_difference(spec, back)
@@ -178,13 +179,11 @@ def save_core(
         options = (family_config(m, spec) for m in modules().values())
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
-    kind = str(chosen["model_type"])
-    names = own_names(core) if kind == "qkv" else family_of_config(chosen, "config").NAMES
-    tensors = name_table.export_tensors(core, names)
+    tensors = name_table.export_tensors(core, read_names(core, chosen)[0])
     if dtype is not None:
         own = {t.data_ptr() for t in core.buffers()}
         tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     storage.write_tensors(directory, tensors)
     storage.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
-    return kind
+    return str(chosen["model_type"])

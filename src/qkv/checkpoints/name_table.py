@@ -10,7 +10,8 @@ alternative spelling (the first is written). A row that ends in .weight or .bias
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -19,90 +20,60 @@ from torch import Tensor, nn
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 
+OPTIONAL = re.compile(r"\[([^]]*)\]")
+
 
 class Slot(NamedTuple):
-    """One tensor of theirs (under any of its spellings) and the one or several of ours that it fills."""
+    """One tensor of theirs (under any of its spellings) and the one or several of ours that it fills, by name."""
 
-    ours: tuple[str, ...]
+    ours: dict[str, Tensor]
     theirs: tuple[str, ...]
     ops: tuple[str, ...]
+    heads: int = 1  # how many a `weave` runs through
 
 
 def named_tensors(core: nn.Module) -> dict[str, Tensor]:
     """What is stored, by tap path: without the prefix of a single stack; a tied head stands beside its embedding."""
     named = {**dict(core.named_parameters(remove_duplicate=False)), **dict(core.named_buffers())}
     if hasattr(core, "encoder") and hasattr(core, "decoder"):
-        return dict(named)
+        return named
     return {re.sub(r"^(en|de)coder\.", "", name): p for name, p in named.items()}
 
 
-def expand_braces(pattern: str) -> list[str]:
-    """`a.{b,c}` -> a.b, a.c."""
-    match = re.search(r"\{([^}]*)\}", pattern)
-    if not match:
-        return [pattern]
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [p for word in match[1].split(",") for p in expand_braces(before + word + after)]
+def expand_pattern(pattern: str) -> list[tuple[str, ...]]:
+    """The names that a pattern means, each with its spellings: `[x.]{a,b}|c` -> (x.a, a, c), (x.b, b, c)."""
+    parts = re.split(r"\{([^}]*)\}", pattern)
+    names = product(*(part.split(",") if i % 2 else [part] for i, part in enumerate(parts)))
+    spelled = ("".join(name).split("|") for name in names)
+    return [tuple(dict.fromkeys(OPTIONAL.sub(x, s) for s in each for x in (r"\1", ""))) for each in spelled]
 
 
-def expand_spellings(pattern: str) -> list[str]:
-    """`[x.]a|b` -> x.a, a, b."""
-    found: list[str] = []
-    for choice in pattern.split("|"):
-        match = re.search(r"\[([^]]*)\]", choice)
-        found += [choice[: match.start()] + match[1] + choice[match.end() :],
-                  choice[: match.start()] + choice[match.end() :]] if match else [choice]
-    return found
-
-
-def expand_rows(names: str, ours: Mapping[str, Tensor]) -> list[Slot]:
-    """The rows of a table spelled out for the parameters that a core has."""
-    found: list[Slot] = []
+def read_table(
+    names: str, ours: Mapping[str, Tensor]
+) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
+    """The rows for a core with these parameters: modules of ours, the spellings of the one of theirs, and the ops."""
     for line in filter(None, map(str.strip, names.splitlines())):
         left, right, *ops = line.split()
-        if not row_applies(ops, ours):
-            continue
-        mine, theirs = expand_braces(left), [expand_spellings(t) for t in expand_braces(right)]
-        if "split" in ops:
-            found += match_modules([mine], theirs, ops, ours)
-        else:
-            found += match_modules([[m] for m in mine], theirs, ops, ours)
-    return found
+        asked = [op.split(":") for op in ops if ":" in op]
+        if all((word == "with") == any(n.startswith(f"{module}.") for n in ours) for word, module in asked):
+            mine = [name for name, *_ in expand_pattern(left)]
+            groups = [mine] if "split" in ops else [[name] for name in mine]
+            yield from ((g, t, tuple(ops)) for g, t in zip(groups, expand_pattern(right), strict=True))
 
 
-def row_applies(ops: list[str], ours: Mapping[str, Tensor]) -> bool:
-    """Whether a row is for a core with these parameters."""
-    asked = [op.split(":") for op in ops if ":" in op]
-    return all((word == "with") == any(n.startswith(f"{module}.") for n in ours) for word, module in asked)
-
-
-def match_modules(
-    mine: list[list[str]], theirs: list[list[str]], ops: list[str], ours: Mapping[str, Tensor]
-) -> list[Slot]:
-    """Each group of our modules with its module of theirs, for every layer and for weight and bias where they exist."""
-    found: list[Slot] = []
-    for group, spelled in zip(mine, theirs, strict=True):
+def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot]:
+    """The rows of a table spelled out for every layer of a core (or tensors), for weight and bias where they exist."""
+    found, spec = list[Slot](), getattr(core, "spec", None)
+    ours = core if isinstance(core, Mapping) else named_tensors(core)
+    for group, spellings, ops in read_table(names, ours):
+        heads: Any = spec.stack.blocks[0].attn.heads if spec and "weave" in ops else 1
         for suffix in ("",) if group[0] in ours or group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
             pattern = re.compile(re.escape(group[0] + suffix).replace(r"\*", r"(\d+)"))
-            for name in ours:
-                match = pattern.fullmatch(name)
-                if match:
-                    numbers = list(match.groups())
-                    found.append(
-                        Slot(
-                            tuple(insert_layers(g + suffix, numbers) for g in group),
-                            tuple(insert_layers(t + suffix, numbers) for t in spelled),
-                            tuple(ops),
-                        )
-                    )
+            for layers in (match.groups() for match in map(pattern.fullmatch, ours) if match):
+                mine, theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
+                                for side in (group, spellings))
+                found.append(Slot({name: ours[name] for name in mine}, tuple(theirs), ops, heads))
     return found
-
-
-def insert_layers(pattern: str, layers: list[str]) -> str:
-    """The stars of a pattern replaced by layer numbers."""
-    for layer in layers:
-        pattern = pattern.replace("*", layer, 1)
-    return pattern
 
 
 def expert_names(name: str, ours: Tensor) -> list[str]:
@@ -110,32 +81,28 @@ def expert_names(name: str, ours: Tensor) -> list[str]:
     return [name.replace("#", str(i)) for i in range(len(ours))] if "#" in name else [name]
 
 
-def woven_heads(core: Any, slot: Slot) -> int:
-    """How many heads a `weave` runs through."""
-    return core.spec.stack.blocks[0].attn.heads if "weave" in slot.ops else 1
-
-
-def convert_in(theirs: Tensor, slot: Slot, sizes: list[int], heads: int = 1) -> list[Tensor]:
+def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
     """Their tensor as ours: the ops in order."""
     if "row" in slot.ops:
         theirs = theirs.reshape(theirs.shape[-1])
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
-    if "split" in slot.ops:
-        if sum(sizes) != theirs.shape[0]:
-            raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
-                           shape=theirs.shape[0], sizes=sum(sizes), map=" + ".join(map(str, sizes)))
-        if "weave" in slot.ops:
-            theirs = theirs.unflatten(0, (heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
-        return list(theirs.split(sizes))
-    return [theirs]
+    if "split" not in slot.ops:
+        return [theirs]
+    sizes = [own.shape[0] for own in slot.ours.values()]
+    if sum(sizes) != theirs.shape[0]:
+        raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
+                       shape=theirs.shape[0], sizes=sum(sizes), map=" + ".join(map(str, sizes)))
+    if "weave" in slot.ops:
+        theirs = theirs.unflatten(0, (slot.heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
+    return list(theirs.split(sizes))
 
 
-def convert_out(ours: list[Tensor], slot: Slot, heads: int = 1) -> Tensor:
+def convert_out(ours: list[Tensor], slot: Slot) -> Tensor:
     """Our tensors as theirs: the ops reversed."""
     theirs = torch.cat(ours) if "split" in slot.ops else ours[0]
     if "weave" in slot.ops:
-        theirs = theirs.unflatten(0, (len(ours), heads, -1)).transpose(0, 1).flatten(0, 2)
+        theirs = theirs.unflatten(0, (len(ours), slot.heads, -1)).transpose(0, 1).flatten(0, 2)
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
     if "row" in slot.ops:
@@ -149,30 +116,26 @@ def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[],
     Raises:
         QkvError: tensors missing, unread, of another shape, or a tied pair that differs.
     """
-    ours, filled, named, read = named_tensors(core), set[int](), set[int](), set[str]()
-    empty: list[Slot] = []
-    lacking: list[str] = []
+    slots, filled, read = expand_rows(names, core), set[int](), set[str]()
+    empty, lacking = list[Slot](), list[str]()
     with torch.no_grad():
-        for slot in expand_rows(names, ours):
-            named |= {id(ours[o]) for o in slot.ours}
-            spelled = next((t for t in slot.theirs if t.replace("#", "0") in tensors), None)
-            if spelled is None:
+        for slot in slots:
+            spelling = next((t for t in slot.theirs if t.replace("#", "0") in tensors), None)
+            if spelling is None:
                 empty.append(slot)
                 continue
-            every = expert_names(spelled, ours[slot.ours[0]])
-            read.update(every)
-            lacking += [t for t in every if t not in tensors]
+            spelled = expert_names(spelling, next(iter(slot.ours.values())))
+            read.update(spelled)
+            lacking += [t for t in spelled if t not in tensors]
             if lacking:
                 continue
-            for i, one in enumerate(every):
-                sizes = [ours[o].shape[0] for o in slot.ours]
-                parts = convert_in(tensors[one](), slot, sizes, woven_heads(core, slot))
-                for name, part in zip(slot.ours, parts, strict=True):
-                    target = ours[name][i] if "stack" in slot.ops else ours[name]
-                    copy_tensor(name, target, part, one, again=id(ours[name]) in filled)
-            filled |= {id(ours[o]) for o in slot.ours}
-    missing = [slot.theirs[0] for slot in empty if not all(id(ours[o]) in filled for o in slot.ours)]
-    missing += lacking + [f"{n} (no row names it)" for n, p in ours.items() if id(p) not in named]
+            for i, one in enumerate(spelled):
+                for (name, own), part in zip(slot.ours.items(), convert_in(tensors[one](), slot), strict=True):
+                    copy_tensor(name, own[i] if "stack" in slot.ops else own, part, one, again=id(own) in filled)
+            filled |= {id(own) for own in slot.ours.values()}
+    missing = [s.theirs[0] for s in empty if not {id(own) for own in s.ours.values()} <= filled]
+    known = {id(own) for slot in slots for own in slot.ours.values()}
+    missing += lacking + [f"{n} (no row names it)" for n, p in named_tensors(core).items() if id(p) not in known]
     skip = [re.compile(p) for p in ignore]
     unread = [t for t in tensors if t not in read and not any(p.fullmatch(t) for p in skip)]
     if missing or unread:
@@ -184,12 +147,10 @@ def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: b
     if part.shape != ours.shape:
         raise QkvError("{spelled}: found the shape {shape}, expected {shape2} for {name}", spelled=spelled,
                        shape=list(part.shape), shape2=list(ours.shape), name=name)
-    if again:
-        if not part.is_meta and not torch.equal(ours, part.to(ours)):
-            raise QkvError("{spelled}: the config ties it to the embedding, but the two tensors differ",
-                           spelled=spelled)
-        return
-    ours.copy_(part)
+    if not again:
+        ours.copy_(part)
+    elif not part.is_meta and not torch.equal(ours, part.to(ours)):
+        raise QkvError("{spelled}: the config ties it to the embedding, but the two tensors differ", spelled=spelled)
 
 
 def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> Message:
@@ -208,16 +169,16 @@ def describe_mismatch(missing: list[str], unread: list[str], most: int = 8) -> M
 
 def export_tensors(core: nn.Module, names: str) -> dict[str, Tensor]:
     """All parameters of `core` under their names; a tied matrix once."""
-    ours, written, theirs = named_tensors(core), set[int](), dict[str, Tensor]()
-    for slot in expand_rows(names, ours):
-        parts = [ours[o] for o in slot.ours]
-        if all(id(p) in written for p in parts):
+    written, theirs = set[int](), dict[str, Tensor]()
+    for slot in expand_rows(names, core):
+        parts = list(slot.ours.values())
+        if {id(p) for p in parts} <= written:
             continue
         written |= {id(p) for p in parts}
-        tensor = convert_out([p.detach() for p in parts], slot, woven_heads(core, slot))
+        tensor = convert_out([p.detach() for p in parts], slot)
         every = expert_names(slot.theirs[0], tensor)
         theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
-    left = [n for n, p in ours.items() if id(p) not in written]
+    left = [n for n, p in named_tensors(core).items() if id(p) not in written]
     if left:
         raise QkvError("the family has no names for these parameters: {left}; save it without family=",
                        left=", ".join(left))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoints import name_table, storage
-from qkv.checkpoints.model_dir import family_of_config, own_names
+from qkv.checkpoints.model_dir import read_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -29,18 +29,12 @@ REFUSED = {
 }
 
 
-def table_rows(core: Transformer, config: Mapping[str, Any]) -> list[name_table.Slot]:
-    """The rows of the family's table for a core."""
-    names = own_names(core) if config["model_type"] == "qkv" else family_of_config(config, "config").NAMES
-    return name_table.expand_rows(names, name_table.named_tensors(core))
-
-
 def stored_layers(core: Transformer, config: Mapping[str, Any]) -> Iterator[tuple[name_table.Slot, list[str]]]:
     """Each stored matrix with its row of the family's table, and the paths of our modules that it fills."""
-    ours, paths = name_table.named_tensors(core), {id(p): n.rpartition(".")[0] for n, p in core.named_parameters()}
-    for slot in table_rows(core, config):
-        if slot.ours[0].endswith(".weight") and "stack" not in slot.ops and all(o in ours for o in slot.ours):
-            yield slot, [paths[id(ours[o])] for o in slot.ours]
+    paths = {id(p): name.rpartition(".")[0] for name, p in core.named_parameters()}
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
+        if next(iter(slot.ours)).endswith(".weight") and "stack" not in slot.ops:
+            yield slot, [paths[id(own)] for own in slot.ours.values()]
 
 
 def without_flip(slot: name_table.Slot) -> name_table.Slot:
@@ -61,7 +55,7 @@ def write_adapters(
         known.append(module)
         if not any(path in parts for path in paths):
             continue
-        a, b, scale = join_adapters(core, slot, paths, parts)
+        a, b, scale = join_adapters(slot, paths, parts)
         tensors |= {f"{BEFORE}{module}.lora_A.weight": a, f"{BEFORE}{module}.lora_B.weight": b}
         ranks[module], alphas[module] = len(a), scale * len(a)
         flips.append("flip" in slot.ops)
@@ -79,7 +73,7 @@ def write_adapters(
     })
 
 
-def join_adapters(core: Transformer, slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:
+def join_adapters(slot: name_table.Slot, paths: list[str], parts: Mapping[str, Part]) -> Part:
     """Our adapters of a row as one of theirs."""
     if len(paths) == 1:
         return parts[paths[0]]
@@ -87,23 +81,22 @@ def join_adapters(core: Transformer, slot: name_table.Slot, paths: list[str], pa
     first = next(part for part in own if part)
     rank, at = sum(len(part[0]) for part in own if part), 0
     blocks: list[Tensor] = []
-    for part, name in zip(own, slot.ours, strict=True):
-        block = first[1].new_zeros(name_table.named_tensors(core)[name].shape[0], rank)  # out rank
+    for part, weight in zip(own, slot.ours.values(), strict=True):
+        block = first[1].new_zeros(weight.shape[0], rank)  # out rank
         if part:
             block[:, at : at + len(part[0])] = part[1].detach() * (part[2] / first[2])
             at += len(part[0])
         blocks.append(block)
     a = torch.cat([part[0] for part in own if part])
-    return a, name_table.convert_out(blocks, without_flip(slot), name_table.woven_heads(core, slot)), first[2]
+    return a, name_table.convert_out(blocks, without_flip(slot)), first[2]
 
 
 def full_weights(core: Transformer, config: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
     """The named weights of ours as they are stored in full beside adapters."""
     wanted = {id(p) for n, p in core.named_parameters() if n in names}
-    ours = name_table.named_tensors(core)
-    for slot in table_rows(core, config):
-        if any(id(ours[o]) in wanted for o in slot.ours):
-            yield BEFORE + slot.theirs[0], name_table.convert_out([ours[o].detach() for o in slot.ours], slot)
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
+        if any(id(own) in wanted for own in slot.ours.values()):
+            yield BEFORE + slot.theirs[0], name_table.convert_out([w.detach() for w in slot.ours.values()], slot)
 
 
 def task_type(core: Transformer) -> str | None:
@@ -145,32 +138,28 @@ def read_adapters(
                        peft_type=stated.get("peft_type"))
     refused = [f"{key} ({what})" for key, what in REFUSED.items() if stated.get(key)]
     if refused or stated.get("bias", "none") != "none":
-        raise QkvError("{where}: has settings that are not supported: {refused}; merge the adapter with PEFT "
-                       "first", where=where,
-                       refused=", ".join(refused) or "bias")
+        raise QkvError("{where}: has settings that are not supported: {refused}; merge the adapter with PEFT first",
+                       where=where, refused=", ".join(refused) or "bias")
     if not (directory / WEIGHTS).is_file():
         raise QkvError("{directory}: no {weights}; adapters are read only from safetensors", directory=directory,
                        weights=WEIGHTS)
     tensors, parts, whole = storage.open_safetensors(directory / WEIGHTS), dict[str, Part](), dict[str, Tensor]()
-    left, ours = set(tensors), name_table.named_tensors(core)
+    left = set(tensors)
     for slot, paths in stored_layers(core, config):
         for module in (t.removesuffix(".weight") for t in slot.theirs):
             keys = [f"{BEFORE}{module}.lora_{side}.weight" for side in "AB"]
             if keys[0] in tensors and keys[1] in tensors:
                 left -= set(keys)
                 a, b = (tensors[key]() for key in keys)
-                sizes = [ours[o].shape[0] for o in slot.ours]
-                cut = name_table.convert_in(b, without_flip(slot), sizes, name_table.woven_heads(core, slot))
-                for path, one in zip(paths, cut, strict=True):
+                for path, one in zip(paths, name_table.convert_in(b, without_flip(slot)), strict=True):
                     if len(paths) == 1 or bool(one.any()):
                         parts[path] = a, one, scale_of_module(stated, module, len(a))
     names = {id(p): n for n, p in core.named_parameters()}
-    for slot in table_rows(core, config):
-        for key in (BEFORE + t for t in slot.theirs):
-            if key in left:
-                left.discard(key)
-                found = name_table.convert_in(tensors[key](), slot, [ours[o].shape[0] for o in slot.ours])
-                whole |= {names[id(ours[o])]: t for o, t in zip(slot.ours, found, strict=True)}
+    for slot in name_table.expand_rows(read_names(core, config)[0], core):
+        for key in left & {BEFORE + t for t in slot.theirs}:
+            left.discard(key)
+            found = name_table.convert_in(tensors[key](), slot)
+            whole |= {names[id(own)]: t for own, t in zip(slot.ours.values(), found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
         whose = ", ".join(sorted(left)[:5]) or Message("any of it")
         raise QkvError("{directory}: no module of this model matches {whose}; is {base_model_name_or_path!r} the "

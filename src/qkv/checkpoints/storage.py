@@ -1,5 +1,6 @@
 """Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; nothing is ever lost."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -59,13 +60,11 @@ def open_shards(directory: Path, index: Path, open_file: Callable[[Path], Tensor
     """The union of the shards that an index names, each tensor where the index says."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise QkvError("{index}: found no 'weight_map', expected one that names the file of each tensor",
-                       index=index)
+        raise QkvError("{index}: found no 'weight_map', expected one that names the file of each tensor", index=index)
     shards: dict[str, Tensors] = {}
     for file in dict.fromkeys(map(str, places.values())):
         if Path(file).name != file:
-            raise QkvError("{index}: names {file!r}, which lies outside the directory; refused", index=index,
-                           file=file)
+            raise QkvError("{index}: names {file!r}, which lies outside the directory; refused", index=index, file=file)
         if not (directory / file).is_file():
             raise QkvError("{index}: names {file!r}, which is not there; was the download complete?", index=index,
                            file=file)
@@ -82,9 +81,8 @@ def open_safetensors(path: Path) -> Tensors:
     try:
         file = safe_open(str(path), framework="pt").__enter__()
     except (SafetensorError, OSError) as e:
-        raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy "
-                       "complete?", path=path,
-                       e=e) from None
+        raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy complete?",
+                       path=path, e=e) from None
     return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -185,3 +183,19 @@ def write_tensors(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: 
         places |= dict.fromkeys(shard, file)
     total = sum(t.numel() * t.element_size() for t in named.values())
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def hash_files(directory: Path) -> dict[str, str]:
+    """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
+    found: dict[str, str] = {}
+    for path in sorted(p for p in directory.iterdir() if p.is_file()):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def count_nonfinite(directory: Path, file: str = "") -> dict[str, int]:
+    """How many numbers of each tensor of a model, or of one safetensors `file`, are NaN or infinite; 0 is left out."""
+    tensors = open_safetensors(directory / file) if file else open_tensors(directory)
+    counts = {name: int((~torch.isfinite(read())).sum()) for name, read in tensors.items()}
+    return {name: n for name, n in counts.items() if n}

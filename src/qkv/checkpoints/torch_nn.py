@@ -105,8 +105,7 @@ def block_spec(layer: Any, sight: Sight) -> spec.Block:
 def norm_spec(module: nn.Module) -> spec.Norm:
     """The spec of an nn.LayerNorm; one without weight is refused."""
     if not isinstance(module, nn.LayerNorm) or not module.elementwise_affine:
-        raise QkvError("nn.Transformer: found {module} as a norm, expected nn.LayerNorm with a weight",
-                       module=module)
+        raise QkvError("nn.Transformer: found {module} as a norm, expected nn.LayerNorm with a weight", module=module)
     return spec.Norm("unbiased" if module.bias is None else "layer", module.eps)  # pyright: ignore[reportUnnecessaryComparison]
 
 
@@ -133,6 +132,5 @@ def module_of(part: Attention | Stack | Transformer) -> nn.Module:
     if not isinstance(part, Transformer):
         return part
     if not (part.spec.encoder and part.spec.decoder):
-        raise QkvError("nn.Transformer has an encoder and a decoder: give a core that has both, or its one "
-                       "stack")
+        raise QkvError("nn.Transformer has an encoder and a decoder: give a core that has both, or its one stack")
     return nn.ModuleDict({"encoder": part.encoder, "decoder": part.decoder})

@@ -17,7 +17,7 @@ from qkv.errors import QkvError
 @option("--against", type=click.Choice(["hf"]), help="compare the logits with those of transformers")
 def command(common: Common, model: str, against: str | None) -> int:
     from qkv import hub
-    from qkv.checkpoints import integrity, peft
+    from qkv.checkpoints import peft, storage
     from qkv.checkpoints.locate import locate
 
     directory = locate(model, common.revision)
@@ -25,9 +25,9 @@ def command(common: Common, model: str, against: str | None) -> int:
     if adapters and against:
         raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to "
                        "check")
-    report: dict[str, Any] = {"model": model, "files": integrity.hash_files(directory)}
+    report: dict[str, Any] = {"model": model, "files": storage.hash_files(directory)}
     report["base"] = peft.base_of_adapter(directory) if adapters else None
-    report["not_finite"] = integrity.count_nonfinite(directory, *[peft.WEIGHTS] * adapters)
+    report["not_finite"] = storage.count_nonfinite(directory, *[peft.WEIGHTS] * adapters)
     loaded = hub.load(directory, device="cpu", dtype="fp32")
     report["parameters"] = sum(p.numel() for p in loaded.core.parameters())
     report["loads"] = True

@@ -1,10 +1,11 @@
-"""How bad rows are treated: an error, skipped, or written to a quarantine file."""
+"""How bad rows are treated: an error, skipped, written to a quarantine file, or counted by kind."""
 
 import base64
 import json
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +13,15 @@ from typing import IO, Literal
 
 from qkv.data.text_files import Line
 from qkv.errors import QkvError, nearest
-from qkv.messages import Message
+from qkv.messages import Message, Trimmed
 
 DRY_RUN = ContextVar("DRY_RUN", default=False)  # see tried()
+WHERE = re.compile(r"^.*?:\d+(?:: |\uff1a)")  # file:line before a message, English or Chinese
 Action = Literal["error", "skip", "quarantine"]
 
 
 @dataclass
-class BadRowPolicy:
+class BadRowPolicy(AbstractContextManager["BadRowPolicy"]):
     """How bad rows are treated: the first is an error, or each is skipped, or written to a quarantine file.
 
     Used in a `with` block; the file, JSON lines of {file, line, why, text}, is there when the block ends, and no other
@@ -42,9 +44,6 @@ class BadRowPolicy:
             raise QkvError("on_bad_row: quarantine needs a file for the bad rows")
         if self.action == "quarantine" and DRY_RUN.get():
             self.action = "skip"
-
-    def __enter__(self) -> "BadRowPolicy":
-        return self
 
     def __exit__(self, kind: object, *error: object) -> None:
         if self.file is not None and self.aside is not None:
@@ -75,8 +74,7 @@ class BadRowPolicy:
         """One sentence for each file that lost rows."""
         kept = self.action == "quarantine"
         where = Message(", written to {aside}", aside=self.aside) if kept else ""
-        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where,
-                        first=self.first[name])
+        return [Message("{n} bad row(s) left out{where}; the first: {first}", n=n, where=where, first=self.first[name])
                 for name, n in self.dropped.items()]
 
 
@@ -113,3 +111,37 @@ def describe_row(path: Path, line: Line, why: str) -> dict[str, str | int]:
     if not whole:
         return row | {"bytes": line.size, "offset": line.offset}
     return row if text.encode("utf-8") == line.raw else row | {"base64": base64.b64encode(line.raw).decode("ascii")}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something found: how often, the place of the first, and whether it must be mended (`broken`) or only known."""
+
+    place: str
+    text: Message
+    count: int = 1
+    broken: bool = True
+
+
+class FaultCounter(BadRowPolicy):
+    """A policy that counts each kind of fault and keeps the first of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__("skip")
+        self.kinds: dict[str, tuple[int, Message]] = {}
+        self.count = 0
+
+    def refuse(self, error: QkvError, *rows: tuple[Path, Line]) -> None:
+        """Count a bad row."""
+        super().refuse(error, *rows)
+        self.count += 1
+        what = re.sub(r"0x\w+|[\d,]+|'[^']*'", "", WHERE.sub("", str(error))).split(":")[0].split(";")[0]
+        seen, first = self.kinds.get(what, (0, error.message))
+        self.kinds[what] = (seen + 1, first)
+
+    def faults(self) -> Iterator[Fault]:
+        """One fault for each kind."""
+        for count, first in self.kinds.values():
+            found = WHERE.match(first)
+            place = found.group().removesuffix(": ") if found else ""
+            yield Fault(place, Trimmed(first, WHERE.pattern), count)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data import sources
-from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
 from qkv.data.encodings import count_scripts, describe_encoding
-from qkv.data.findings import Fault, FaultCounter
-from qkv.data.json_rows import look_up, parse_object, to_string
+from qkv.data.json_rows import get_texts, parse_object
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, open_text, read_raw_lines
 from qkv.errors import QkvError
@@ -128,7 +127,7 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
     """Fill in bytes and lines of a file and report what is odd about it; faults of rows are found later."""
     path, letters = about.path, Counter[str]()
     wide = bad = huge = returns = lost = 0
-    first = {"bad": Line(0, b"", 0, b"", 0), "huge": Line(0, b"", 0, b"", 0)}
+    first: dict[str, Line] = {}
     try:
         about.bytes = path.stat().st_size if path.exists() else 0
         with open_text(path) as file:
@@ -138,11 +137,13 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
             about.crlf += line.end == b"\r\n"
             returns += b"\r" in line.raw
             if line.size >= HUGE:
-                huge, first["huge"] = huge + 1, first["huge"] if huge else line
+                huge += 1
+                first.setdefault("huge", line)
             try:
                 text = line.raw.decode("utf-8")
             except UnicodeDecodeError:
-                bad, first["bad"] = bad + 1, first["bad"] if bad else line
+                bad += 1
+                first.setdefault("bad", line)
                 continue
             about.empty += not text.strip()  # as the readers see it: a row of text separators is blank too
             wide += not text.isascii()
@@ -162,31 +163,24 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
         yield Fault(f"{path}:{first['bad'].number}", describe_encoding(first["bad"].raw, bad, wide), bad)
     if huge:
         size = first["huge"].size
-        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?",
-                       size=size)
+        text = Message("a line of {size:,} bytes; lines are rows: is this one file without line ends?", size=size)
         yield Fault(f"{path}:{first['huge'].number}", text, huge, broken=about.kind != "text")
     yield from find_oddities(about, returns, lost)
 
 
 def find_oddities(about: FileReport, returns: int, lost: int) -> Iterator[Fault]:
     """What is worth knowing about a file that can be read all the same."""
-    place, known = str(about.path), about.lines - about.empty
-    if about.mark:
-        text = Message("begins with a byte order mark, which is ignored")
-        yield Fault(place, text, broken=False)
-    if about.crlf:
-        lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
-        mixed = Message(", {lf} end with LF", lf=lf) if lf else Message("")
-        text = Message("{crlf} lines end with CRLF{mixed}; both are read alike", crlf=about.crlf, mixed=mixed)
-        yield Fault(place, text, about.crlf, broken=False)
-    if returns:
-        text = Message("carriage returns within lines; old Mac files end their lines this way")
-        yield Fault(place, text, returns, broken=False)
-    if lost:
-        text = Message("lines contain U+FFFD: text lost in an earlier conversion")
-        yield Fault(place, text, lost, broken=False)
-    if about.kind != "text" and about.empty and known:
-        yield Fault(place, Message("blank lines, which are not rows"), about.empty, broken=False)
+    lf = about.lines - about.crlf if about.crlf < about.lines - 1 else 0
+    mixed = Message(", {lf} end with LF", lf=lf) if lf else ""
+    blank = about.empty if about.kind != "text" and about.lines > about.empty else 0
+    notes = (
+        (about.mark, Message("begins with a byte order mark, which is ignored")),
+        (about.crlf, Message("{crlf} lines end with CRLF{mixed}; both are read alike", crlf=about.crlf, mixed=mixed)),
+        (returns, Message("carriage returns within lines; old Mac files end their lines this way")),
+        (lost, Message("lines contain U+FFFD: text lost in an earlier conversion")),
+        (blank, Message("blank lines, which are not rows")),
+    )
+    yield from (Fault(str(about.path), text, int(count), broken=False) for count, text in notes if count)
 
 
 def read_contents(unit: Sequence[Path], abouts: list[FileReport], faults: list[Fault], options: Options) -> RowHashes:
@@ -230,37 +224,31 @@ def read_unit(unit: Sequence[Path], kind: str, options: Options, policy: BadRowP
     elif kind == "tsv":
         yield from sources.read_tsv_rows(unit[0], options.columns, policy=policy)
     elif kind == "jsonl":
-        yield from sources.read_rows(unit[0], JsonTexts(options.keys, options.talk), policy=policy)
+        yield from sources.read_rows(unit[0], read_json_texts(options.keys, options.talk), policy=policy)
     else:
         yield from sources.read_rows(unit[0], lambda text, _: (text,), policy=policy)
 
 
-class JsonTexts:
+def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) -> Callable[[str, str], Row]:
     """Reads a line of JSON into the texts of some keys, as training does; without keys the first line decides which.
 
     Of `messages` it makes one text, where `talk` reads them.
     """
+    chosen = keys
 
-    def __init__(self, keys: tuple[str, ...] = (), talk: ReadTalk | None = None) -> None:
-        self.keys, self.talk = keys, talk
-
-    def __call__(self, text: str, place: str) -> Row:
-        """The texts of a line."""
+    def read_row(text: str, place: str) -> Row:
+        nonlocal chosen
         item = parse_object(text, place)
-        if self.talk and (self.keys == ("messages",) or (not self.keys and "messages" in item)):
-            self.keys = ("messages",)
-            return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in self.talk(item, place)),)
-        if not self.keys:
-            self.keys = next((keys for keys in KEYS if all(k in item for k in keys)), ())
-            if not self.keys:
-                found = ", ".join(item)
-                raise QkvError("{place}: found the keys {found}; name those that hold text with --keys", place=place,
-                               found=found or Message("none"))
-        row = tuple(to_string(look_up(item, key, place), key, place) for key in self.keys)
-        for key, value in zip(self.keys, row, strict=True):
-            if not value.strip():
-                raise QkvError("{place}: the {key} is empty", place=place, key=key)
-        return row
+        if talk and (chosen == ("messages",) or (not chosen and "messages" in item)):
+            chosen = ("messages",)
+            return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in talk(item, place)),)
+        chosen = chosen or next((keys for keys in KEYS if all(k in item for k in keys)), ())
+        if not chosen:
+            raise QkvError("{place}: found the keys {found}; name those that hold text with --keys", place=place,
+                           found=", ".join(item) or Message("none"))
+        return get_texts(item, chosen, place)
+
+    return read_row
 
 
 def find_leaks(training: Path, held: Path) -> tuple[str, ...]:

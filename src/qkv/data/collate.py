@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -51,7 +50,7 @@ class Batch:
         """The batch with its tensors on a device; as it is where they are there already."""
         if self.target.device == device:
             return self
-        return replace(self, **{name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)})
+        return replace(self, **{name: x.to(device) for name, x in self.rows.items()})
 
 
 def duplicate_rows(batch: Batch) -> Batch:
@@ -124,6 +123,16 @@ def collate_pairs(
     )
 
 
+def collate_answers(
+    rows: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], *, pad: int, width: int | None = None
+) -> Batch:
+    """Rows of ids, each id with its label."""
+    target = pad_rows(rows, pad, width=width)
+    labels = pad_rows(answers, IGNORED, width=target.shape[1])
+    there = build_padding_mask(rows, target.shape[1])
+    return Batch(target, labels, target_real=there, tokens=int((labels != IGNORED).sum()))
+
+
 def collate_windows(windows: Tensor) -> Batch:
     """Windows [B, T + 1] of one text: each id answers the one before it."""
     labels = windows[:, 1:].contiguous()
@@ -134,12 +143,7 @@ def collate_documents(ids: Tensor, documents: Tensor) -> Batch:
     """Rows [B, T + 1] of packed documents (numbers, -1 for padding): no label crosses from one document to the next."""
     own = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)  # B T
     labels = ids[:, 1:].masked_fill(~own, IGNORED)
-    numbers = documents[:, :-1].contiguous()
-    there = numbers >= 0
-    return Batch(
-        ids[:, :-1].contiguous(), labels, target_real=None if bool(there.all()) else there, documents=numbers,
-        tokens=int(own.sum()),
-    )
+    return collate_packed_labels(ids[:, :-1].contiguous(), labels, documents[:, :-1].contiguous())
 
 
 def collate_masked(
@@ -157,14 +161,11 @@ def collate_masked(
         if len(ids) != len(labels):
             raise QkvError("row {i} of the batch has {ids} ids and {labels} labels, expected as many", i=i,
                            ids=len(ids), labels=len(labels))
-    target = pad_rows([ids for ids, _ in rows], pad, width=width)
-    labels = pad_rows([labels for _, labels in rows], IGNORED, width=target.shape[1])
-    segments = None
-    if separator is not None:
-        ends = (target == separator).long()
-        segments = (ends.cumsum(1) - ends).clamp_max(1)  # a separator belongs to what it ends
-    there = build_padding_mask([ids for ids, _ in rows], target.shape[1])
-    return Batch(target, labels, target_real=there, segments=segments, tokens=int((labels != IGNORED).sum()))
+    batch = collate_answers([ids for ids, _ in rows], [labels for _, labels in rows], pad=pad, width=width)
+    if separator is None:
+        return batch
+    ends = (batch.target == separator).long()
+    return replace(batch, segments=(ends.cumsum(1) - ends).clamp_max(1))  # a separator belongs to what it ends
 
 
 def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:
@@ -202,54 +203,35 @@ def collate_prefixes(
             raise QkvError("pair {i} of the batch has nothing {missing}, expected at least one id", i=i,
                            missing=missing)
     rows = [[*given, *start, *following[:-1]] for given, following in pairs_ids]
-    silent = [len(given) + len(start) - 1 for given, _ in pairs_ids]
-    target = pad_rows(rows, pad, width=width)
-    answers = [[IGNORED] * n + list(following) for n, (_, following) in zip(silent, pairs_ids, strict=True)]
-    return Batch(
-        target, pad_rows(answers, IGNORED, width=target.shape[1]),
-        target_real=build_padding_mask(rows, target.shape[1]),
-        prefix=torch.tensor([len(given) for given, _ in pairs_ids]), tokens=sum(len(f) for _, f in pairs_ids),
-    )
+    answers = [[IGNORED] * (len(given) + len(start) - 1) + list(following) for given, following in pairs_ids]
+    batch = collate_answers(rows, answers, pad=pad, width=width)
+    return replace(batch, prefix=torch.tensor([len(given) for given, _ in pairs_ids]))
 
 
-class BlankedText(Protocol):
-    """A text with blanks and what fills them, as `corrupt.blank_spans` gives it."""
+@dataclass(frozen=True)
+class Blanks:
+    """A text with blanks and what fills them, in one row: `ids` go in, `labels` should come out.
 
-    @property
-    def ids(self) -> Sequence[int]:
-        """The text, then what fills its blanks."""
-        ...
+    The first `prefix` ids are the text; then each blank's words in a random order of blanks. `positions` [2, T] says
+    where each id stands in the text (those of a blank at its mask) and how far it is within its blank (0 in the text).
+    """
 
-    @property
-    def labels(self) -> Sequence[int]:
-        """What each id is answered by, -100 in the text."""
-        ...
-
-    @property
-    def prefix(self) -> int:
-        """How many ids the text has."""
-        ...
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Where in the text each id stands, and how far within its blank [2, T]."""
-        ...
+    ids: list[int]
+    labels: list[int]
+    prefix: int
+    positions: NDArray[np.int64]
 
 
-def collate_blanks(rows: Sequence[BlankedText], *, pad: int, width: int | None = None) -> Batch:
+def collate_blanks(rows: Sequence[Blanks], *, pad: int, width: int | None = None) -> Batch:
     """Texts with blanks for a prefix decoder: the text is seen freely, and each blank's words know their place.
 
     Raises:
         QkvError: a row longer than `width`.
     """
-    target = pad_rows([row.ids for row in rows], pad, width=width)
-    labels = pad_rows([row.labels for row in rows], IGNORED, width=target.shape[1])
+    batch = collate_answers([row.ids for row in rows], [row.labels for row in rows], pad=pad, width=width)
     own = [[*[-1] * row.prefix, *row.positions[0, row.prefix :].tolist()] for row in rows]
-    return Batch(
-        target, labels, target_real=build_padding_mask([row.ids for row in rows], target.shape[1]),
-        prefix=torch.tensor([row.prefix for row in rows]), blank=pad_rows(own, -1, width=target.shape[1]),
-        tokens=int((labels != IGNORED).sum()),
-    )
+    prefix = torch.tensor([row.prefix for row in rows])
+    return replace(batch, prefix=prefix, blank=pad_rows(own, -1, width=batch.target.shape[1]))
 
 
 def collate_labelled_text(rows: Sequence[Sequence[int]], *, pad: int, share: float, width: int | None = None) -> Batch:
@@ -258,13 +240,10 @@ def collate_labelled_text(rows: Sequence[Sequence[int]], *, pad: int, share: flo
     `tokens` stays 0 until `add_labels` counts the texts, so that the loss is a mean over texts, whatever their length
     (Radford et al. 2018, section 3.2, as its authors' code has it).
     """
-    target = pad_rows(rows, pad, width=width)
     says = [[*row[1:], IGNORED] if share else [IGNORED] * len(row) for row in rows]
+    batch = collate_answers(rows, says, pad=pad, width=width)
     weight = torch.tensor([share / max(1, len(row) - 1) for row in rows])[:, None]
-    return Batch(
-        target, pad_rows(says, IGNORED, width=target.shape[1]), target_real=build_padding_mask(rows, target.shape[1]),
-        weight=weight.expand_as(target).contiguous(),
-    )
+    return replace(batch, weight=weight.expand_as(batch.target).contiguous(), tokens=0)
 
 
 def collate_packed_labels(ids: Tensor, labels: Tensor, documents: Tensor) -> Batch:

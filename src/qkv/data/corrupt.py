@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.collate import IGNORED
+from qkv.data.collate import IGNORED, Blanks
 from qkv.data.order import make_generator
 from qkv.errors import QkvError
 
@@ -135,20 +135,6 @@ def place_spans(whole: int, lengths: Sequence[int], chance: np.random.Generator)
 def permute_sentences(sentences: Sequence[Sequence[int]], draw: Draw) -> list[int]:
     """The sentences of a text in a random order, as one text (Lewis et al. 2020, section 2.2)."""
     return [token for i in draw.make_generator().permutation(len(sentences)) for token in sentences[i]]
-
-
-@dataclass(frozen=True)
-class Blanks:
-    """A text with blanks and what fills them, in one row: `ids` go in, `labels` should come out.
-
-    The first `prefix` ids are the text; then each blank's words in a random order of blanks. `positions` [2, T] says
-    where each id stands in the text (those of a blank at its mask) and how far it is within its blank (0 in the text).
-    """
-
-    ids: list[int]
-    labels: list[int]
-    prefix: int
-    positions: NDArray[np.int64]
 
 
 def blank_spans(

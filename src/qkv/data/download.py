@@ -7,13 +7,13 @@ lie as recipes look for them. An interrupted download continues where it stopped
 import gzip
 import hashlib
 import os
+import shutil
 import tomllib
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -54,16 +54,12 @@ class Set:
 
 def list_sets() -> dict[str, Set]:
     """The data sets by name, as sets.toml lists them."""
-    text = Path(__file__).with_name("sets.toml").read_text(encoding="utf-8")
-    return {name: parse_set(one) for name, one in tomllib.loads(text).items()}
-
-
-def parse_set(one: dict[str, Any]) -> Set:
-    """A data set of its table."""
-    end = ".gz" if one.get("gz") else ""
-    files = (File(f"{one['top']}/{name}{end}", f"{one['into']}/{name}", *has) for name, has in one["files"].items())
-    about, licence = Message(one["about"]), Message(one["licence"])
-    return Set(about, licence, tuple(files))
+    found: dict[str, Set] = {}
+    for name, one in tomllib.loads(Path(__file__).with_name("sets.toml").read_text(encoding="utf-8")).items():
+        end = ".gz" if one.get("gz") else ""
+        files = (File(f"{one['top']}/{file}{end}", f"{one['into']}/{file}", *has) for file, has in one["files"].items())
+        found[name] = Set(Message(one["about"]), Message(one["licence"]), tuple(files))
+    return found
 
 
 def find_set(name: str) -> Set:
@@ -147,8 +143,7 @@ def download(file: File, url: str, part: Path, tell: Tell | None) -> None:
 def explain_unreachable(url: str, reason: str, part: Path) -> QkvError:
     """What to say, and what to do, when an address does not answer."""
     host, kept = urlsplit(url).netloc, part.stat().st_size if part.is_file() else 0
-    rest = "" if not kept else Message(" {kept:,} bytes are kept; the same command continues from there.",
-                                       kept=kept)
+    rest = "" if not kept else Message(" {kept:,} bytes are kept; the same command continues from there.", kept=kept)
     return QkvError("{url}: could not be fetched ({reason}).{rest} Without a network: copy the folder {parent} from a "
                     "machine that has it. QKV_DATA_URL names a mirror of {host}, HTTPS_PROXY a proxy", url=url,
                     reason=reason, rest=rest, parent=part.parent, host=host)
@@ -164,8 +159,7 @@ def store_file(file: File, url: str, part: Path, target: Path) -> None:
     try:
         if file.packed:
             with gzip.open(part) as source, aside.open("wb") as out:
-                while block := source.read(BLOCK):
-                    out.write(block)
+                shutil.copyfileobj(source, out)
                 out.flush()
                 os.fsync(out.fileno())
         found = hash_file(aside)

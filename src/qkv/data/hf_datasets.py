@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.json_rows import look_up, to_string
+from qkv.data.json_rows import get_texts
 from qkv.data.text_files import Line
 from qkv.errors import QkvError
 
@@ -66,23 +66,9 @@ def read_rows(
     for number, row in enumerate(table):
         named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 means no label
         try:
-            found = tuple(get_text({**row, **named}, key, f"{name}, row {number}") for key in keys)
-        except QkvError as error:
-            policy.refuse(error, (Path(name), describe_row(number, row)))
+            found = get_texts({**row, **named}, keys, f"{name}, row {number}")
+        except QkvError as error:  # a quarantine keeps the row as a line of JSON
+            raw = json.dumps(dict(row), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
+            policy.refuse(error, (Path(name), Line(number, raw, 0, b"", len(raw))))
             continue
         yield number, found
-
-
-def describe_row(number: int, row: Mapping[str, Any]) -> Line:
-    """A row as a line of JSON, which a quarantine can keep."""
-    raw = json.dumps(dict(row), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
-    return Line(number, raw, 0, b"", len(raw))
-
-
-def get_text(row: Mapping[str, Any], path: str, place: str) -> str:
-    """The text of a row under a path of keys; a `label` may be a whole number, or true or false."""
-    found = to_string(look_up(row, path, place), path, place)
-    if not found.strip():
-        raise QkvError("{place}: key {path!r} is empty; fix the row, or skip such rows with on_bad_row", place=place,
-                       path=path)
-    return found

@@ -1,9 +1,10 @@
 """A row of JSON lines: an object, and the texts under its keys."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
@@ -15,8 +16,7 @@ def parse_object(text: str, place: str) -> dict[str, object]:
     except (ValueError, RecursionError) as e:
         raise QkvError("{place}: not JSON: {e}", place=place, e=e) from None
     if not isinstance(item, dict):
-        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place,
-                       kind=type(item).__name__)
+        raise QkvError("{place}: found a JSON {kind}, expected an object", place=place, kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):
         raise QkvError('{place}: contains half of a character (an unpaired \\ud800 to \\udfff), which is not valid '
                        "text",
@@ -24,30 +24,30 @@ def parse_object(text: str, place: str) -> dict[str, object]:
     return cast("dict[str, object]", item)
 
 
-def get_string(item: Mapping[str, object], key: str, place: str) -> str:
-    return to_string(look_up(item, key, place), key, place)
+def get_texts(item: Mapping[str, object], keys: Sequence[str], place: str) -> tuple[str, ...]:
+    """The strings under keys, none of them blank."""
+    return refuse_blank(tuple(get_string(item, key, place) for key in keys), keys, place)
 
 
-def look_up(item: Mapping[str, object], path: str, place: str) -> object:
-    """The value of a key, or of a path of keys with dots between; QkvError if it is missing."""
-    if path in item:
-        return item[path]
+def get_string(item: Mapping[str, object], path: str, place: str) -> str:
+    """The string under a key, or under a path of keys with dots between.
+
+    A label may be a whole number or true or false, its name then.
+
+    Raises:
+        QkvError: no such key, or something other than a string there.
+    """
     value: object = item
-    for key in path.split("."):
+    for key in [path] if path in item else path.split("."):
         if not isinstance(value, Mapping) or key not in value:
             known = [*map(str, value)] if isinstance(value, Mapping) else []
             hint, there = nearest(key, known), ", ".join(known)
             raise QkvError("{place}: no key {path!r}{hint} (found: {there})", place=place, path=path, hint=hint,
                            there=there or Message("none"))
         value = value[key]
-    return value
-
-
-def to_string(value: object, key: str, place: str) -> str:
-    """The string under a key; a label may be a whole number or true or false, its name then."""
-    if key.rpartition(".")[2] == "label" and isinstance(value, int):
+    if path.rpartition(".")[2] == "label" and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=key,
+        raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=path,
                        kind=type(value).__name__)
     return value

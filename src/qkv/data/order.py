@@ -22,8 +22,3 @@ def draw_repeats(often: NDArray[np.float64], *, seed: int, epoch: int) -> NDArra
     """How many times each thing comes in this epoch, `often` on average: its whole part, and once more by chance."""
     chances = make_generator(seed=seed, epoch=epoch, index=-1).random(len(often))
     return np.floor(often + chances).astype(np.int64)
-
-
-def draw_integers(high: int, size: int, *, seed: int, epoch: int, index: int) -> NDArray[np.int64]:
-    """`size` numbers drawn from 0 … high-1."""
-    return make_generator(seed=seed, epoch=epoch, index=index).integers(high, size=size)

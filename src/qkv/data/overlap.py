@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qkv.data.findings import Fault
+from qkv.data.bad_rows import Fault
 from qkv.messages import Message
 
 Row = tuple[str, ...]  # one text, or a pair
@@ -61,7 +61,7 @@ def hash_text(text: str) -> int:
 
 def find_repeats(hashes: RowHashes) -> tuple[int, int, int]:
     """How many rows repeat an earlier one, the line of the first that does, and the line that it repeats."""
-    values = np.frombuffer(hashes.whole, dtype=np.uint64) if hashes.whole else np.zeros(0, np.uint64)
+    values = np.array(hashes.whole, dtype=np.uint64)
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     again = np.flatnonzero(ranked[1:] == ranked[:-1]) + 1
@@ -74,15 +74,13 @@ def find_repeats(hashes: RowHashes) -> tuple[int, int, int]:
 
 def find_overlaps(training: RowHashes, held: RowHashes) -> Iterator[Overlap]:
     """The rows of `held`, whole or by their sides, that occur in `training` too."""
-    parts: list[tuple[str, array[int], array[int]]] = []
-    if len(training.sides) == len(held.sides):
-        parts.append(("rows", training.whole, held.whole))
-        names = ("source", "target") if training.kind == held.kind == "parallel" else ("column 1", "column 2")
-        parts += [(name, a, b) for name, a, b in zip(names, training.sides, held.sides, strict=False)]
-    for part, a, b in parts:
-        known = np.frombuffer(a, dtype=np.uint64) if a else np.zeros(0, np.uint64)
-        asked = np.frombuffer(b, dtype=np.uint64) if b else np.zeros(0, np.uint64)
-        telling = np.array(held.telling, dtype=bool)
+    if len(training.sides) != len(held.sides):
+        return
+    names = ("source", "target") if training.kind == held.kind == "parallel" else ("column 1", "column 2")
+    telling = np.array(held.telling, dtype=bool)
+    sides = zip(names, training.sides, held.sides, strict=False)
+    for part, a, b in (("rows", training.whole, held.whole), *sides):
+        known, asked = np.array(a, dtype=np.uint64), np.array(b, dtype=np.uint64)
         inside = np.isin(asked, known) & telling
         place = twin = ""
         if inside.any():

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data.order import draw_integers
+from qkv.data.order import make_generator
 from qkv.errors import QkvError
 
 
@@ -21,7 +21,7 @@ def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, s
     if len(ids) <= length:
         raise QkvError("the text has {ids} tokens, a window needs {length}: give more text or a shorter length",
                        ids=len(ids), length=length + 1)
-    starts = draw_integers(len(ids) - length, rows, seed=seed, epoch=0, index=step)
+    starts = make_generator(seed=seed, epoch=0, index=step).integers(len(ids) - length, size=rows)
     index = starts[:, None] + np.arange(length + 1)  # B T
     if isinstance(ids, Tensor):
         return ids[torch.from_numpy(index).to(ids.device)].long()

@@ -7,13 +7,12 @@ Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.json_rows import get_string, parse_object
-from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_returns
-from qkv.errors import QkvError
-from qkv.messages import Message
+from qkv.data.json_rows import get_string, get_texts, parse_object
+from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_blank, refuse_returns
+from qkv.errors import QkvError, nearest
 
 PIECE = 1 << 20  # characters of a long text at a time
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
@@ -142,7 +141,7 @@ def read_pair_rows(source: Path, target: Path, *, policy: BadRowPolicy | None = 
             pair = decode_line(source, a), decode_line(target, b)
             if not any(side.strip() for side in pair):
                 continue
-            refuse_blank_side(pair, f"{source}:{a.number}", f"{target}:{b.number}")
+            refuse_blank(pair, ("source", "target"), f"{source}:{a.number}", f"{target}:{b.number}")
         except QkvError as error:
             policy.refuse(error, (source, a), (target, b))
             continue
@@ -162,21 +161,6 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
                     first=first)
 
 
-def refuse_blank_side(pair: Pair, one: str, two: str, names: tuple[str, str] = ("source", "target")) -> Pair:
-    """A pair of which neither side is blank; a blank one is a QkvError that names the place of each."""
-    for text, name, place in zip(pair, names, (one, two), strict=True):
-        if not text.strip():
-            beside = "" if one == two else Message(" beside {two}", two=two if place == one else one)
-            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
-                           place=place, name=name, beside=beside)
-    return pair
-
-
-def read_pairs(source: Path, target: Path, *, policy: BadRowPolicy | None = None) -> list[Pair]:
-    """The pairs of two parallel files: see `read_pair_rows`."""
-    return [pair for _, pair in read_pair_rows(source, target, policy=policy)]
-
-
 def read_tsv_rows(
     path: Path, columns: tuple[int, int] = (0, 1), *, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
@@ -192,7 +176,7 @@ def read_tsv_rows(
             raise QkvError("{place}: found {cells} column(s), expected at least {columns} with tabs between",
                            place=place, cells=len(cells), columns=max(columns) + 1)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
-        return refuse_blank_side((cells[columns[0]], cells[columns[1]]), place, place, names)
+        return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
     return read_rows(path, parse, policy=policy)
 
@@ -209,11 +193,6 @@ def is_header(row: Sequence[str]) -> bool:
     return all(cell.strip().strip('"').lower() in HEADER_WORDS for cell in row)
 
 
-def read_tsv(path: Path, columns: tuple[int, int] = (0, 1), *, policy: BadRowPolicy | None = None) -> list[Pair]:
-    """The pairs of a TSV file: see `read_tsv_rows`."""
-    return [pair for _, pair in read_tsv_rows(path, columns, policy=policy)]
-
-
 def read_jsonl_rows(
     path: Path, keys: tuple[str, str] = ("source", "target"), *, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
@@ -225,17 +204,57 @@ def read_jsonl_rows(
             empty one.
     """
 
-    def parse(text: str, place: str) -> Pair:
-        item = parse_object(text, place)
-        return refuse_blank_side(
-            (get_string(item, keys[0], place), get_string(item, keys[1], place)), place, place, keys
-        )
-
-    return read_rows(path, parse, policy=policy)
+    found = read_rows(path, lambda text, place: get_texts(parse_object(text, place), keys, place), policy=policy)
+    return cast("Iterator[tuple[int, Pair]]", found)
 
 
-def read_jsonl(
-    path: Path, keys: tuple[str, str] = ("source", "target"), *, policy: BadRowPolicy | None = None
-) -> list[Pair]:
-    """The pairs of a file of JSON lines: see `read_jsonl_rows`."""
-    return [pair for _, pair in read_jsonl_rows(path, keys, policy=policy)]
+def read_labelled_rows(
+    path: Path, labels: tuple[str, ...], *, policy: BadRowPolicy | None = None
+) -> Iterator[tuple[int, Pair]]:
+    """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
+
+    The label is in the last column, after a text that may contain tabs: one of `labels` by name, or its number from 0
+    where none is named so.
+
+    Raises:
+        QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
+            that stands before its text.
+    """
+    lined = Path(path).suffix.lower() in (*JSON, ".json")
+
+    def parse_row(text: str, place: str) -> Pair:
+        if lined:
+            item = parse_object(text, place)
+            label, said = get_string(item, "label", place), get_string(item, "text", place)
+        else:
+            said, tab, label = text.rpartition("\t")
+            if not tab:
+                raise QkvError("{place}: no tab, expected a text, a tab and its label; found {text!r}", place=place,
+                               text=text[:40])
+            first = text.partition("\t")[0].strip()
+            if is_label(first, labels) and not is_label(label.strip(), labels):
+                raise QkvError("{place}: the label {first!r} comes before its text; put it after the text, as "
+                               "training reads it: text TAB label", place=place, first=first)
+        refuse_blank((said, label), ("text", "label"), place)
+        return said, parse_label(label.strip(), labels, place)
+
+    return read_rows(path, parse_row, policy=policy)
+
+
+def is_label(text: str, labels: tuple[str, ...]) -> bool:
+    """Whether a text is the name or the number of a label."""
+    return text in labels or (text.isascii() and text.isdigit() and int(text) < len(labels))
+
+
+def parse_label(label: str, labels: tuple[str, ...], place: str) -> str:
+    """The name of a label that is given by its name or number."""
+    if is_label(label, labels):
+        return label if label in labels else labels[int(label)]
+    digits = label.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        raise QkvError("{place}: label {label} is out of range: the {labels} labels are 0 to {labels2}", place=place,
+                       label=label, labels=len(labels), labels2=len(labels) - 1)
+    names = ", ".join(labels[:12])
+    hint = nearest(label, labels)
+    raise QkvError("{place}: unknown label {label!r}{hint} (known: {names})", place=place, label=label, hint=hint,
+                   names=names)

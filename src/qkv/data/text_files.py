@@ -5,14 +5,15 @@ Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start 
 
 import codecs
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
+R = TypeVar("R", bound=tuple[str, ...])
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 HEAD = 1 << 13  # bytes that distinguish text from other data
 MAGIC = {
@@ -137,6 +138,17 @@ def refuse_returns(path: Path, text: str) -> None:
     if (lines := text.strip("\r").count("\r")) > 0:
         raise QkvError("{path}: {lines:,} lines that end with only a carriage return; convert them to line feeds (tr "
                        "'\\r' '\\n')", path=path, lines=lines + 1)
+
+
+def refuse_blank(row: R, names: Sequence[str], place: str, other: str = "") -> R:
+    """A row of which no text is blank; a blank one is a QkvError that names its place, `other` behind the first."""
+    for i, (text, name) in enumerate(zip(row, names, strict=True)):
+        if not text.strip():
+            at, two = (other, place) if other and i else (place, other)
+            beside = Message(" beside {two}", two=two) if two else ""
+            raise QkvError("{place}: the {name} is empty{beside}; fix the row, or skip such rows with on_bad_row",
+                           place=at, name=name, beside=beside)
+    return row
 
 
 def explain_empty(path: Path) -> QkvError:

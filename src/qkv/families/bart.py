@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, count_labels, marian, name_labels, read_architecture
+from qkv.families import Config, count_labels, marian, name_labels, read_architecture
 from qkv.messages import Message
 from qkv.spec import Dense, Head, Init, Labels, Norm, Spec, Stack, Table
 
@@ -14,7 +14,7 @@ NAMED = {"bart": "Bart", "mbart": "MBart"}
 
 def spec(c: Config) -> Spec:
     """The spec that a BART or mBART config describes."""
-    s, kind = marian.spec(ConfigDefaults(c, **SIZES["large"])), c.get("model_type", "bart")
+    s, kind = marian.spec(c.with_defaults(**SIZES["large"])), c.get("model_type", "bart")
     before = kind == "mbart"
     for key, usual in (("normalize_before", before), ("add_final_layer_norm", before), ("tie_word_embeddings", True)):
         if c.get(key, usual) != usual:

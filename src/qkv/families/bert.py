@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
+from qkv.families import Config, count_labels, gpt2, name_labels, read_architecture
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
 TYPES = ("bert",)
@@ -14,7 +14,7 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
 
 def spec(c: Config) -> Spec:
     """The spec that a BERT config describes."""
-    c = ConfigDefaults(c, **SIZES["base"])
+    c = c.with_defaults(**SIZES["base"])
     width, heads = c["hidden_size"], c["num_attention_heads"]
     drop, norm = c.get("hidden_dropout_prob", 0.1), Norm("layer", c.get("layer_norm_eps", 1e-12))
     for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):
@@ -44,20 +44,13 @@ def config(s: Spec) -> dict[str, Any]:
     stack, block = s.encoder, s.encoder.blocks[0]
     kind = ("words and pairs" if s.labels else "words") if s.head else "texts" if s.labels else "none"
     said = {
-        "architectures": [next(name for name, k in HEADS.items() if k == kind)],
-        "model_type": "bert",
-        "vocab_size": s.vocabulary,
-        "hidden_size": stack.width,
-        "num_hidden_layers": len(stack.blocks),
-        "num_attention_heads": block.attn.heads,
-        "intermediate_size": block.ffn.width,
+        "architectures": [next(name for name, k in HEADS.items() if k == kind)], "model_type": "bert",
+        "vocab_size": s.vocabulary, "hidden_size": stack.width, "num_hidden_layers": len(stack.blocks),
+        "num_attention_heads": block.attn.heads, "intermediate_size": block.ffn.width,
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attn.dropout,
-        "max_position_embeddings": stack.longest,
-        "type_vocab_size": stack.segments,
-        "initializer_range": s.init.std,
-        "layer_norm_eps": block.norm_sum.eps,
+        "hidden_dropout_prob": block.dropout, "attention_probs_dropout_prob": block.attn.dropout,
+        "max_position_embeddings": stack.longest, "type_vocab_size": stack.segments,
+        "initializer_range": s.init.std, "layer_norm_eps": block.norm_sum.eps,
     }
     if kind == "texts":
         said |= {"id2label": name_labels(s.labels.count), "classifier_dropout": s.labels.dropout}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama, name_labels
+from qkv.families import Config, llama, name_labels
 from qkv.spec import Attention, Block, Ffn, Init, Mask, Norm, Spec, Stack
 
 TYPES = ("bloom",)
@@ -21,7 +21,7 @@ def spec(c: Config) -> Spec:
     residual = "deepnorm" if c.get("apply_residual_connection_post_layernorm", False) else "serial"
     block = Block(attn, ffn, norm_in=norm, residual=residual, dropout=drop)
     stack = Stack(width=width, blocks=(block,) * layers, embed_norm=norm, final_norm=norm)
-    head, labels = llama.read_heads(ConfigDefaults(c, tie_word_embeddings=True))
+    head, labels = llama.read_heads(c.with_defaults(tie_word_embeddings=True))
     init = Init("normal", std=c.get("initializer_range", 0.02))
     return Spec(vocabulary=c.get("vocab_size", 250_880), decoder=stack, head=head, init=init, labels=labels)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config
+from qkv.families import Config, glm_blank
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 
@@ -30,16 +30,10 @@ def config(s: Spec) -> dict[str, Any]:
     """The ChatGLM config of a spec; reading it back shows what ChatGLM cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     return {
-        "architectures": ["ChatGLMModel"],
-        "model_type": "chatglm",
-        "position_encoding_2d": True,
-        "vocab_size": s.vocabulary,
-        "hidden_size": stack.width,
-        "inner_hidden_size": block.ffn.width,
-        "num_layers": len(stack.blocks),
-        "num_attention_heads": block.attn.heads,
-        "max_sequence_length": stack.longest,
-        "layernorm_epsilon": block.norm_in.eps,
+        "architectures": ["ChatGLMModel"], "model_type": "chatglm", "position_encoding_2d": True,
+        "vocab_size": s.vocabulary, "hidden_size": stack.width, "inner_hidden_size": block.ffn.width,
+        "num_layers": len(stack.blocks), "num_attention_heads": block.attn.heads,
+        "max_sequence_length": stack.longest, "layernorm_epsilon": block.norm_in.eps,
         "tie_word_embeddings": s.head.kind == "tied",
     }
 
@@ -49,16 +43,11 @@ SIZES = {
            "num_attention_heads": 32, "max_sequence_length": 2048, "position_encoding_2d": True},
 }
 
-NAMES = """
-embed                    transformer.word_embeddings
-layers.*.attn_in         transformer.layers.*.input_layernorm
-layers.*.attn.{q,k,v}    transformer.layers.*.attention.query_key_value    weave split
-layers.*.attn.out        transformer.layers.*.attention.dense
-layers.*.ffn_in          transformer.layers.*.post_attention_layernorm
-layers.*.ffn.up          transformer.layers.*.mlp.dense_h_to_4h
-layers.*.ffn.down        transformer.layers.*.mlp.dense_4h_to_h
-final_norm               transformer.final_layernorm
-head                     lm_head
+NAMES = f"""
+embed                      transformer.word_embeddings
+layers.*.attn.{{q,k,v}}    transformer.layers.*.attention.query_key_value    weave split
+{glm_blank.LAYERS}
+head                       lm_head
 """
 
 IGNORE = {

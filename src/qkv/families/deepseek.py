@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, _rope, llama
+from qkv.families import Config, _rope, llama
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Latent, Mask, Norm, Spec
 
@@ -32,7 +32,7 @@ SCORES = {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "s
 def spec(c: Config) -> Spec:
     """The spec that a DeepSeek config describes."""
     defaults = c.choice("model_type", {"deepseek_v3": V3, "deepseek_v2": V2}, TYPES[0])
-    c = ConfigDefaults(c, **defaults, head_dim=c.get("qk_rope_head_dim", 64))
+    c = c.with_defaults(**defaults, head_dim=c.get("qk_rope_head_dim", 64))
     base = llama.spec(c)
     block: Any = base.stack.blocks[0]
     usual, wide = block.attn, block.ffn

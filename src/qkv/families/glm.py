@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.spec import Block, Spec
 
 TYPES = ("glm", "glm4")
@@ -20,7 +20,7 @@ def spec(c: Config) -> Spec:
         attn = replace(b.attn, out_bias=False, rotary=replace(turn, pairs="interleaved"))
         return replace(b, attn=attn, norm_out=b.norm_in if sandwich else None)
 
-    return llama.map_blocks(llama.spec(ConfigDefaults(c, **USUAL), partial=True), block)
+    return llama.map_blocks(llama.spec(c.with_defaults(**USUAL), partial=True), block)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -31,18 +31,11 @@ def config(s: Spec) -> dict[str, Any]:
     """The config of a spec as GLM-10B's; reading it back shows what it cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     return {
-        "architectures": ["GLMForConditionalGeneration"],
-        "model_type": "glm",
-        "block_position_encoding": True,
-        "vocab_size": s.vocabulary,
-        "hidden_size": stack.width,
-        "num_layers": len(stack.blocks),
-        "num_attention_heads": block.attn.heads,
-        "max_sequence_length": stack.positions.size - 1,
-        "layernorm_epsilon": block.norm_in.eps,
-        "output_dropout_prob": block.dropout,
-        "attention_dropout_prob": block.attn.dropout,
-        "embedding_dropout_prob": stack.dropout,
+        "architectures": ["GLMForConditionalGeneration"], "model_type": "glm", "block_position_encoding": True,
+        "vocab_size": s.vocabulary, "hidden_size": stack.width, "num_layers": len(stack.blocks),
+        "num_attention_heads": block.attn.heads, "max_sequence_length": stack.positions.size - 1,
+        "layernorm_epsilon": block.norm_in.eps, "output_dropout_prob": block.dropout,
+        "attention_dropout_prob": block.attn.dropout, "embedding_dropout_prob": stack.dropout,
         "initializer_range": s.init.std,
     }
 
@@ -54,27 +47,25 @@ def size(width: int, layers: int, heads: int, vocabulary: int = 50_304, context:
 
 
 SIZES = {
-    "10b": size(4096, 48, 64),
-    "10b-chinese": size(4096, 48, 64, 50_048),
-    "2b": size(2048, 36, 32),
-    "335m": size(1024, 24, 16, 30_592, 512),
-    "110m": size(768, 12, 12, 30_592, 512),
+    "10b": size(4096, 48, 64), "10b-chinese": size(4096, 48, 64, 50_048), "2b": size(2048, 36, 32),
+    "335m": size(1024, 24, 16, 30_592, 512), "110m": size(768, 12, 12, 30_592, 512),
 }
 
-ROWS = """
-embed                    word_embeddings
-positions                transformer.position_embeddings
-blanks                   transformer.block_position_embeddings
+LAYERS = """
 layers.*.attn_in         transformer.layers.*.input_layernorm
-layers.*.attn.{q,k,v}    transformer.layers.*.attention.query_key_value    split
 layers.*.attn.out        transformer.layers.*.attention.dense
 layers.*.ffn_in          transformer.layers.*.post_attention_layernorm
 layers.*.ffn.up          transformer.layers.*.mlp.dense_h_to_4h
 layers.*.ffn.down        transformer.layers.*.mlp.dense_4h_to_h
 final_norm               transformer.final_layernorm
 """
+ROWS = f"""embed    word_embeddings
+positions                  transformer.position_embeddings
+blanks                     transformer.block_position_embeddings
+layers.*.attn.{{q,k,v}}    transformer.layers.*.attention.query_key_value    split
+{LAYERS.strip()}"""
 NAMES = "\n".join(  # some releases put glm. before every name
-    " ".join((ours, f"{theirs}|glm.{theirs}", *ops)) for ours, theirs, *ops in map(str.split, ROWS.strip().splitlines())
+    " ".join((ours, f"{theirs}|glm.{theirs}", *ops)) for ours, theirs, *ops in map(str.split, ROWS.splitlines())
 )
 
 IGNORE = {

@@ -32,22 +32,13 @@ def config(s: Spec) -> dict[str, Any]:
     """The GPT-2 config of a spec; reading it back shows what GPT-2 cannot express."""
     stack, block = s.decoder, s.decoder.blocks[0]
     return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": s.vocabulary,
-        "n_positions": stack.longest,
-        "n_embd": stack.width,
-        "n_layer": len(stack.blocks),
-        "n_head": block.attn.heads,
-        "n_inner": block.ffn.width,
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": s.vocabulary,
+        "n_positions": stack.longest, "n_embd": stack.width, "n_layer": len(stack.blocks),
+        "n_head": block.attn.heads, "n_inner": block.ffn.width,
         "activation_function": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
-        "layer_norm_epsilon": block.norm_in.eps,
-        "scale_attn_weights": block.attn.scale is None,
-        "attn_pdrop": block.attn.dropout,
-        "resid_pdrop": block.dropout,
-        "embd_pdrop": stack.dropout,
-        "initializer_range": s.init.std,
-        "tie_word_embeddings": s.head.kind == "tied",
+        "layer_norm_epsilon": block.norm_in.eps, "scale_attn_weights": block.attn.scale is None,
+        "attn_pdrop": block.attn.dropout, "resid_pdrop": block.dropout, "embd_pdrop": stack.dropout,
+        "initializer_range": s.init.std, "tie_word_embeddings": s.head.kind == "tied",
     }
 
 

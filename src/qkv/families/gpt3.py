@@ -29,16 +29,9 @@ def config(s: Spec) -> dict[str, Any]:
     """Our own format: the spec, and the paper's numbers, by which a GPT-3 is recognised."""
     blocks: Any = s.decoder.blocks
     return {
-        "model_type": "qkv",
-        "spec": as_json(s),
-        "n_layers": len(blocks),
-        "d_model": s.decoder.width,
-        "n_heads": blocks[0].attn.heads,
-        "d_head": blocks[0].attn.head_dim,
-        "d_ff": blocks[0].ffn.width,
-        "n_ctx": s.decoder.longest,
-        "vocab_size": s.vocabulary,
-        "band": blocks[-1].attn.mask.window or BAND,
+        "model_type": "qkv", "spec": as_json(s), "n_layers": len(blocks), "d_model": s.decoder.width,
+        "n_heads": blocks[0].attn.heads, "d_head": blocks[0].attn.head_dim, "d_ff": blocks[0].ffn.width,
+        "n_ctx": s.decoder.longest, "vocab_size": s.vocabulary, "band": blocks[-1].attn.mask.window or BAND,
     }
 
 
@@ -50,14 +43,9 @@ def size(layers: int, width: int, heads: int, dim: int) -> dict[str, Any]:
 # Two rows are odd. The table prints 24 heads of 128 for 1.3b, which would make 1.5 billion parameters; 16 heads make
 # the 1.3 billion that it states. For 13b it prints a width of 5140 beside 40 heads of 128, and we keep that.
 SIZES = {
-    "175b": size(96, 12_288, 96, 128),
-    "125m": size(12, 768, 12, 64),
-    "350m": size(24, 1024, 16, 64),
-    "760m": size(24, 1536, 16, 96),
-    "1.3b": size(24, 2048, 16, 128),
-    "2.7b": size(32, 2560, 32, 80),
-    "6.7b": size(32, 4096, 32, 128),
-    "13b": size(40, 5140, 40, 128),
+    "175b": size(96, 12_288, 96, 128), "125m": size(12, 768, 12, 64), "350m": size(24, 1024, 16, 64),
+    "760m": size(24, 1536, 16, 96), "1.3b": size(24, 2048, 16, 128), "2.7b": size(32, 2560, 32, 80),
+    "6.7b": size(32, 4096, 32, 128), "13b": size(40, 5140, 40, 128),
 }
 
 NAMES = ""  # there is no checkpoint to name tensors of

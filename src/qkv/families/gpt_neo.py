@@ -41,18 +41,12 @@ def config(s: Spec) -> dict[str, Any]:
     said, windows = gpt2.config(s), [b.attn.mask.window for b in s.decoder.blocks]
     kinds = ["global" if window is None else "local" for window in windows]
     return {
-        "architectures": ["GPTNeoForCausalLM"],
-        "model_type": "gpt_neo",
-        "hidden_size": said["n_embd"],
-        "num_layers": said["n_layer"],
-        "num_heads": said["n_head"],
-        "intermediate_size": said["n_inner"],
-        "max_position_embeddings": said["n_positions"],
-        "attention_types": [[[kind], 1] for kind in kinds],
+        "architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo", "hidden_size": said["n_embd"],
+        "num_layers": said["n_layer"], "num_heads": said["n_head"], "intermediate_size": said["n_inner"],
+        "max_position_embeddings": said["n_positions"], "attention_types": [[[kind], 1] for kind in kinds],
         "attention_layers": kinds,
         "window_size": next((window for window in windows if window is not None), 256),
-        "attention_dropout": said["attn_pdrop"],
-        "resid_dropout": said["resid_pdrop"],
+        "attention_dropout": said["attn_pdrop"], "resid_dropout": said["resid_pdrop"],
         "embed_dropout": said["embd_pdrop"],
         **{k: said[k] for k in ("vocab_size", "activation_function", "layer_norm_epsilon", "initializer_range")},
         "tie_word_embeddings": said["tie_word_embeddings"],

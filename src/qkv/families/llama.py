@@ -52,23 +52,14 @@ def config(s: Spec, name: str = "Llama") -> dict[str, Any]:
     attn: Any = block.attn  # another kind of attention fails here, and the caller tries the next family
     ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
     return {
-        "architectures": [name + ending],
-        "model_type": name.lower(),
-        "vocab_size": s.vocabulary,
-        "hidden_size": stack.width,
-        "intermediate_size": block.ffn.width,
-        "num_hidden_layers": len(stack.blocks),
-        "num_attention_heads": attn.heads,
-        "num_key_value_heads": attn.groups,
-        "head_dim": attn.head_dim,
+        "architectures": [name + ending], "model_type": name.lower(), "vocab_size": s.vocabulary,
+        "hidden_size": stack.width, "intermediate_size": block.ffn.width,
+        "num_hidden_layers": len(stack.blocks), "num_attention_heads": attn.heads,
+        "num_key_value_heads": attn.groups, "head_dim": attn.head_dim,
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
-        "max_position_embeddings": stack.longest,
-        "rms_norm_eps": block.norm_in.eps,
-        "rope_parameters": _rope.write_rotary(attn.rotary),
-        "attention_bias": attn.bias,
-        "attention_dropout": attn.dropout,
-        "mlp_bias": block.ffn.bias,
-        "initializer_range": s.init.std,
+        "max_position_embeddings": stack.longest, "rms_norm_eps": block.norm_in.eps,
+        "rope_parameters": _rope.write_rotary(attn.rotary), "attention_bias": attn.bias,
+        "attention_dropout": attn.dropout, "mlp_bias": block.ffn.bias, "initializer_range": s.init.std,
         "tie_word_embeddings": bool(s.head) and s.head.kind == "tied",
         **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
     }
@@ -93,10 +84,8 @@ LONG = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_facto
         "original_max_position_embeddings": 8192}
 THREE = {"vocab_size": 128_256, "rope_theta": 5e5, "rms_norm_eps": 1e-5}
 SIZES = {
-    "7b": size(4096, 32, 32, 11008),
-    "13b": size(5120, 40, 40, 13824),
-    "30b": size(6656, 60, 52, 17920),
-    "65b": size(8192, 80, 64, 22016),
+    "7b": size(4096, 32, 32, 11008), "13b": size(5120, 40, 40, 13824),
+    "30b": size(6656, 60, 52, 17920), "65b": size(8192, 80, 64, 22016),
     "2-70b": size(8192, 80, 64, 28672, groups=8, context=4096, rms_norm_eps=1e-5),
     "3-8b": size(4096, 32, 32, 14336, groups=8, context=8192, **THREE),
     "3-70b": size(8192, 80, 64, 28672, groups=8, context=8192, **THREE),

@@ -47,26 +47,15 @@ def config(s: Spec) -> dict[str, Any]:
     decoder, encoder = s.decoder.blocks[0], s.encoder.blocks[0]
     activation = {v: k for k, v in reversed(ACTIVATIONS.items())}[decoder.ffn.activation]
     return {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "is_encoder_decoder": True,
-        "vocab_size": s.sources or s.vocabulary,
-        "decoder_vocab_size": s.vocabulary,
-        "d_model": s.decoder.width,
-        "encoder_layers": len(s.encoder.blocks),
-        "encoder_attention_heads": encoder.attn.heads,
-        "encoder_ffn_dim": encoder.ffn.width,
-        "decoder_layers": len(s.decoder.blocks),
-        "decoder_attention_heads": decoder.attn.heads,
-        "decoder_ffn_dim": decoder.ffn.width,
-        "activation_function": activation,
-        "dropout": decoder.dropout,
-        "attention_dropout": decoder.attn.dropout,
-        "activation_dropout": decoder.ffn.dropout,
-        "max_position_embeddings": s.decoder.longest,
-        "scale_embedding": s.decoder.embed_scale != 1.0,
-        "share_encoder_decoder_embeddings": s.sources is None,
-        "tie_word_embeddings": s.head.kind == "tied",
+        "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": True,
+        "vocab_size": s.sources or s.vocabulary, "decoder_vocab_size": s.vocabulary, "d_model": s.decoder.width,
+        "encoder_layers": len(s.encoder.blocks), "encoder_attention_heads": encoder.attn.heads,
+        "encoder_ffn_dim": encoder.ffn.width, "decoder_layers": len(s.decoder.blocks),
+        "decoder_attention_heads": decoder.attn.heads, "decoder_ffn_dim": decoder.ffn.width,
+        "activation_function": activation, "dropout": decoder.dropout,
+        "attention_dropout": decoder.attn.dropout, "activation_dropout": decoder.ffn.dropout,
+        "max_position_embeddings": s.decoder.longest, "scale_embedding": s.decoder.embed_scale != 1.0,
+        "share_encoder_decoder_embeddings": s.sources is None, "tie_word_embeddings": s.head.kind == "tied",
     }
 
 
@@ -85,25 +74,20 @@ embed                                    model.shared|model.decoder.embed_tokens
 source_embed                             model.encoder.embed_tokens
 head.weight                              lm_head.weight
 head.bias                                final_logits_bias                            row
-encoder.layers.*.attn.{q,k,v,out}        model.encoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}
-encoder.layers.*.attn_sum                model.encoder.layers.*.self_attn_layer_norm
-encoder.layers.*.ffn.{up,down}           model.encoder.layers.*.{fc1,fc2}
-encoder.layers.*.ffn_sum                 model.encoder.layers.*.final_layer_norm
-decoder.layers.*.attn.{q,k,v,out}        model.decoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}
-decoder.layers.*.attn_sum                model.decoder.layers.*.self_attn_layer_norm
+{encoder,decoder}.layers.*.attn.{q,k,v}  model.{encoder,decoder}.layers.*.self_attn.{q_proj,k_proj,v_proj}
+{encoder,decoder}.layers.*.attn.out      model.{encoder,decoder}.layers.*.self_attn.out_proj
+{encoder,decoder}.layers.*.attn_sum      model.{encoder,decoder}.layers.*.self_attn_layer_norm
 decoder.layers.*.cross.{q,k,v,out}       model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}
 decoder.layers.*.cross_sum               model.decoder.layers.*.encoder_attn_layer_norm
-decoder.layers.*.ffn.{up,down}           model.decoder.layers.*.{fc1,fc2}
-decoder.layers.*.ffn_sum                 model.decoder.layers.*.final_layer_norm
+{encoder,decoder}.layers.*.ffn.{up,down}     model.{encoder,decoder}.layers.*.{fc1,fc2}
+{encoder,decoder}.layers.*.ffn_sum       model.{encoder,decoder}.layers.*.final_layer_norm
 """
 
 IGNORE = {
-    "encoder_layerdrop": "a way of training, not a part of the model",
-    "decoder_layerdrop": "a way of training, not a part of the model",
+    "(en|de)coder_layerdrop": "a way of training, not a part of the model",
     "init_std": "first weights only",
     "static_position_embeddings": "sinusoids are the only positions that Marian has",
     "num_hidden_layers": "repeats encoder_layers",
-    "model.encoder.embed_positions.weight": "sinusoids, computed",
-    "model.decoder.embed_positions.weight": "sinusoids, computed",
+    "model.(en|de)coder.embed_positions.weight": "sinusoids, computed",
     "model.(en|de)coder.embed_tokens.weight": "the shared embedding once more",
 }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.spec import Mask, Spec
 
 TYPES = ("mistral",)
@@ -13,7 +13,7 @@ TOKENS = {"mistral": "sentence"}
 def spec(c: Config) -> Spec:
     """The spec that a Mistral config describes."""
     mask = Mask("causal", window=c.get("sliding_window", 4096))
-    s = llama.spec(ConfigDefaults(c, num_key_value_heads=8, max_position_embeddings=131_072))
+    s = llama.spec(c.with_defaults(num_key_value_heads=8, max_position_embeddings=131_072))
     return llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, mask=mask)))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.spec import Experts, Mask, Spec
 
 TYPES = ("mixtral",)
@@ -13,7 +13,7 @@ DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_n
 
 def spec(c: Config) -> Spec:
     """The spec that a Mixtral config describes."""
-    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
+    base = llama.spec(c.with_defaults(**DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
     moe = Experts(num_experts=c.get("num_local_experts", 8), top_k=c.get("num_experts_per_tok", 2), expert=ffn)

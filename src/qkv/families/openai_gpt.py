@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, count_labels, gpt2, name_labels, read_architecture
+from qkv.families import Config, count_labels, gpt2, name_labels, read_architecture
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 
@@ -16,7 +16,7 @@ SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_ac
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-1 config describes."""
-    c = ConfigDefaults(c, **SIZES["117m"])
+    c = c.with_defaults(**SIZES["117m"])
     width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
     if not c.get("tie_word_embeddings", True):
         raise c.error("tie_word_embeddings", False, Message("true: the head of GPT-1 is its embedding"))
@@ -43,19 +43,12 @@ def config(s: Spec) -> dict[str, Any]:
     """The GPT-1 config of a spec; reading it back shows what GPT-1 cannot express."""
     block, kind = s.decoder.blocks[0], "words" if not s.labels else "choices" if s.head else "texts"
     said = {
-        "architectures": [next(name for name, k in HEADS.items() if k == kind)],
-        "model_type": "openai-gpt",
-        "vocab_size": s.vocabulary,
-        "n_positions": s.decoder.longest,
-        "n_embd": s.decoder.width,
-        "n_layer": len(s.decoder.blocks),
-        "n_head": block.attn.heads,
+        "architectures": [next(name for name, k in HEADS.items() if k == kind)], "model_type": "openai-gpt",
+        "vocab_size": s.vocabulary, "n_positions": s.decoder.longest, "n_embd": s.decoder.width,
+        "n_layer": len(s.decoder.blocks), "n_head": block.attn.heads,
         "afn": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
-        "layer_norm_epsilon": block.norm_sum.eps,
-        "attn_pdrop": block.attn.dropout,
-        "resid_pdrop": block.dropout,
-        "embd_pdrop": s.decoder.dropout,
-        "initializer_range": s.init.std,
+        "layer_norm_epsilon": block.norm_sum.eps, "attn_pdrop": block.attn.dropout,
+        "resid_pdrop": block.dropout, "embd_pdrop": s.decoder.dropout, "initializer_range": s.init.std,
     }
     if s.labels:
         said |= {"id2label": name_labels(s.labels.count), "summary_first_dropout": s.labels.dropout}

@@ -28,15 +28,9 @@ def config(s: Spec) -> dict[str, Any]:
     """Our own format: the spec, and the paper's numbers, by which a PaLM is recognised."""
     block: Any = s.decoder.blocks[0]
     return {
-        "model_type": "qkv",
-        "spec": as_json(s),
-        "n_layers": len(s.decoder.blocks),
-        "d_model": s.decoder.width,
-        "n_heads": block.attn.heads,
-        "d_head": block.attn.head_dim,
-        "d_ff": block.ffn.width,
-        "n_ctx": s.decoder.longest,
-        "vocab_size": s.vocabulary,
+        "model_type": "qkv", "spec": as_json(s), "n_layers": len(s.decoder.blocks), "d_model": s.decoder.width,
+        "n_heads": block.attn.heads, "d_head": block.attn.head_dim, "d_ff": block.ffn.width,
+        "n_ctx": s.decoder.longest, "vocab_size": s.vocabulary,
     }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.messages import Message
 from qkv.spec import Block, Mask, Spec
 
@@ -13,7 +13,7 @@ TOKENS = {"qwen2": "bytes-nfc"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen2 config describes."""
-    s = add_windows(c, llama.spec(ConfigDefaults(c, num_key_value_heads=32, max_position_embeddings=32_768)))
+    s = add_windows(c, llama.spec(c.with_defaults(num_key_value_heads=32, max_position_embeddings=32_768)))
     return llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, bias=True, out_bias=False)))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama
+from qkv.families import Config, llama
 from qkv.spec import Experts, Ffn, Mask, Spec
 
 TYPES = ("qwen2_moe",)
@@ -13,7 +13,7 @@ DEFAULTS = {"intermediate_size": 5632, "max_position_embeddings": 32_768, "num_k
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen2-MoE config describes."""
-    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
+    base = llama.spec(c.with_defaults(**DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
     attn = replace(attn, bias=c.get("qkv_bias", True), out_bias=False)
@@ -48,11 +48,9 @@ def config(s: Spec) -> dict[str, Any]:
     windows, said = [b.attn.mask.window for b in s.stack.blocks], common_config(s, "Qwen2Moe")
     del said["attention_bias"]
     return said | {
-        "model_type": "qwen2_moe",
-        "qkv_bias": s.stack.blocks[0].attn.bias,
+        "model_type": "qwen2_moe", "qkv_bias": s.stack.blocks[0].attn.bias,
         "shared_expert_intermediate_size": next(b.moe for b in s.stack.blocks if b.moe).shared.width,
-        "use_sliding_window": any(windows),
-        "sliding_window": max(w or 0 for w in windows),
+        "use_sliding_window": any(windows), "sliding_window": max(w or 0 for w in windows),
         "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
     }
 
@@ -64,12 +62,9 @@ def common_config(s: Spec, name: str) -> dict[str, Any]:
     said = llama.config(llama.map_blocks(s, lambda _, b: replace(b, ffn=ffn, moe=None)), name)
     del said["mlp_bias"]
     return said | {
-        "num_experts": moe.num_experts,
-        "num_experts_per_tok": moe.top_k,
-        "moe_intermediate_size": moe.expert.width,
-        "norm_topk_prob": moe.weights == "sum to one",
-        "mlp_only_layers": [i for i, b in enumerate(s.stack.blocks) if b.ffn],
-        "decoder_sparse_step": 1,
+        "num_experts": moe.num_experts, "num_experts_per_tok": moe.top_k,
+        "moe_intermediate_size": moe.expert.width, "norm_topk_prob": moe.weights == "sum to one",
+        "mlp_only_layers": [i for i, b in enumerate(s.stack.blocks) if b.ffn], "decoder_sparse_step": 1,
     }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama, qwen2
+from qkv.families import Config, llama, qwen2
 from qkv.spec import Spec
 
 TYPES = ("qwen3",)
@@ -12,7 +12,7 @@ TOKENS = {"qwen3": "bytes-nfc"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen3 config describes."""
-    s = llama.spec(ConfigDefaults(c, num_key_value_heads=32, head_dim=128, max_position_embeddings=32_768))
+    s = llama.spec(c.with_defaults(num_key_value_heads=32, head_dim=128, max_position_embeddings=32_768))
     return qwen2.add_windows(c, llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, qk_norm=b.norm_in))))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, ConfigDefaults, llama, qwen2_moe
+from qkv.families import Config, llama, qwen2_moe
 from qkv.spec import Mask, Spec
 
 TYPES = ("qwen3_moe",)
@@ -13,7 +13,7 @@ DEFAULTS = {"intermediate_size": 6144, "max_position_embeddings": 32_768, "num_k
 
 def spec(c: Config) -> Spec:
     """The spec that a Qwen3-MoE config describes."""
-    base = llama.spec(ConfigDefaults(c, **DEFAULTS))
+    base = llama.spec(c.with_defaults(**DEFAULTS))
     window = c.get("sliding_window", 4096)
     mask = Mask("causal", window=window if c.get("use_sliding_window", False) else None)
     moe, norm = qwen2_moe.read_experts(c, base.stack.blocks[0].ffn, (128, 8, 768)), base.stack.final_norm

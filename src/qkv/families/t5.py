@@ -54,20 +54,12 @@ def config(s: Spec) -> dict[str, Any]:
     feed = f"gated-{activation}".replace("gelu_new", "gelu") if block.ffn.gated else activation
     return {
         "architectures": [f"T5{'ForConditionalGeneration' if s.head else 'Model' if s.decoder else 'EncoderModel'}"],
-        "model_type": "t5",
-        "is_encoder_decoder": s.decoder is not None,
-        "vocab_size": s.vocabulary,
-        "d_model": s.encoder.width,
-        "d_kv": block.attn.head_dim,
-        "d_ff": block.ffn.width,
-        "num_layers": len(s.encoder.blocks),
-        "num_decoder_layers": len((s.decoder or s.encoder).blocks),
-        "num_heads": block.attn.heads,
-        "relative_attention_num_buckets": s.encoder.relative.buckets,
-        "relative_attention_max_distance": s.encoder.relative.distance,
-        "feed_forward_proj": feed,
-        "dropout_rate": block.dropout,
-        "layer_norm_epsilon": block.norm_in.eps,
+        "model_type": "t5", "is_encoder_decoder": s.decoder is not None, "vocab_size": s.vocabulary,
+        "d_model": s.encoder.width, "d_kv": block.attn.head_dim, "d_ff": block.ffn.width,
+        "num_layers": len(s.encoder.blocks), "num_decoder_layers": len((s.decoder or s.encoder).blocks),
+        "num_heads": block.attn.heads, "relative_attention_num_buckets": s.encoder.relative.buckets,
+        "relative_attention_max_distance": s.encoder.relative.distance, "feed_forward_proj": feed,
+        "dropout_rate": block.dropout, "layer_norm_epsilon": block.norm_in.eps,
         "tie_word_embeddings": s.head is None or s.head.kind == "tied",
     }
 
@@ -80,11 +72,8 @@ def size(width: int, heads: int, dim: int, ffn: int, layers: int, **more: Any) -
 
 NEWER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 SIZES = {
-    "small": size(512, 8, 64, 2048, 6),
-    "base": size(768, 12, 64, 3072, 12),
-    "large": size(1024, 16, 64, 4096, 24),
-    "3b": size(1024, 32, 128, 16_384, 24),
-    "11b": size(1024, 128, 128, 65_536, 24),
+    "small": size(512, 8, 64, 2048, 6), "base": size(768, 12, 64, 3072, 12), "large": size(1024, 16, 64, 4096, 24),
+    "3b": size(1024, 32, 128, 16_384, 24), "11b": size(1024, 128, 128, 65_536, 24),
     "v1.1-small": size(512, 6, 64, 1024, 8, **NEWER),
     "v1.1-base": size(768, 12, 64, 2048, 12, **NEWER),
     "v1.1-large": size(1024, 16, 64, 2816, 24, **NEWER),

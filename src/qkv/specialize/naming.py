@@ -79,7 +79,8 @@ def list_rows(table: str, core: nn.Module, spell: Callable[[str], str]) -> list[
     every = name_table.named_tensors(core)
     ours = {re.sub(r"\d+", LAYER, name): tensor for name, tensor in every.items()}
     tied = bool(core.spec.head and core.spec.head.kind == "tied")  # type: ignore[union-attr]
-    slots = name_table.expand_rows(table, every | ours) or [name_table.Slot((name,), (name,), ()) for name in ours]
+    slots = name_table.expand_rows(table, every | ours)
+    slots = slots or [name_table.Slot({name: tensor}, (name,), ()) for name, tensor in ours.items()]
     rows = {name: Row(spell(name.replace(LAYER, "*")), [t.replace(LAYER, "*") for t in slot.theirs], slot)
             for slot in slots for name in slot.ours if name in ours and not (tied and name == "head.weight")}
     if tied:

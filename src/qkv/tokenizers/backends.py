@@ -33,18 +33,28 @@ QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single d
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
+OFFSET: Kind = "sentence-offset"
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 
 
 @dataclass(frozen=True)
+class Stated:
+    """What a directory says beside its vocabulary: the tokenizer's config, the special tokens and the kind, if any."""
+
+    directory: Path
+    config: dict[str, Any]
+    roles: dict[str, str]
+    kind: Kind | None
+
+
+@dataclass(frozen=True)
 class FoundTokenizer:
-    """A backend with what its directory says about it."""
+    """A backend with its special tokens; `target`, `names` and `files` as Tokenizer has them."""
 
     backend: tokenizers.Tokenizer
     roles: dict[str, str]
     target: tokenizers.Tokenizer | None = None
     names: Sequence[str] | None = None
-    config: dict[str, Any] = field(default_factory=dict[str, Any])
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
@@ -54,7 +64,8 @@ def find(directory: Path) -> FoundTokenizer | None:
     Raises:
         QkvError: a file is broken, one of two that belong together is missing, or the class named needs another file.
     """
-    stated, kind = kind_of(directory)
+    config = read_json(directory / "tokenizer_config.json")
+    stated, kind = kind_of(directory, config)
     fitting = [names for names, _, kinds in KNOWN if kind is None or "json" in kinds or kind in kinds]
     for names, make, _ in sorted(KNOWN, key=lambda row: row[0] not in fitting):
         there = [name for name in names if (directory / name).is_file()]
@@ -65,9 +76,9 @@ def find(directory: Path) -> FoundTokenizer | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
-            with guard_panics(Message("{directory}: cannot be read as a tokenizer",
-                                      directory=directory / names[0])):
-                return add_extra_tokens(directory, make(directory, *names))
+            with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=directory / names[0])):
+                about = Stated(directory, config, roles_of(directory, config), kind)
+                return add_extra_tokens(about, make(about, *names))
     if stated is not None:
         wanted = ", or ".join(" and ".join(names) for names in fitting)
         raise QkvError("{directory}: its tokenizer_class is {stated}, expected {wanted}, and found none of them",
@@ -78,14 +89,14 @@ def find(directory: Path) -> FoundTokenizer | None:
     return None
 
 
-def kind_of(directory: Path) -> tuple[str | None, Kind | None]:
+def kind_of(directory: Path, own: Mapping[str, Any]) -> tuple[str | None, Kind | None]:
     """The tokenizer's class as the directory states it, and what kind it or the model's type means; None if unsaid.
 
     Raises:
         QkvError: a class that is not known, and no tokenizer.json, which would say all.
     """
     config = read_json(directory / "config.json")
-    stated = read_json(directory / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
+    stated = own.get("tokenizer_class") or config.get("tokenizer_class")
     if not isinstance(stated, str):
         stated = str(config.get("model_type"))
         told = (getattr(family, "TOKENS", {}).get(stated) for family in modules().values())
@@ -112,43 +123,39 @@ def guard_panics(what: Message) -> Iterator[None]:
         raise QkvError("{what}: {e}", what=what, e=e) from e
 
 
-def one_file(directory: Path, name: str) -> FoundTokenizer:
+def one_file(about: Stated, name: str) -> FoundTokenizer:
     """tokenizer.json; special tokens are named beside it, else by their ids in the model's config."""
-    backend = tokenizers.Tokenizer.from_str((directory / name).read_text(encoding="utf-8"))
-    config = read_json(directory / "tokenizer_config.json")
+    backend = tokenizers.Tokenizer.from_str((about.directory / name).read_text(encoding="utf-8"))
     backend.no_truncation()
     backend.no_padding()
-    roles = _ids(directory, backend) | roles_of(directory)
     unk = getattr(backend.model, "unk_token", None)
-    return FoundTokenizer(backend, {"unk": unk, **roles} if isinstance(unk, str) else roles, config=config)
+    own = {"unk": unk} if isinstance(unk, str) else {}
+    return FoundTokenizer(backend, own | _ids(about.directory, backend) | about.roles)
 
 
-def two_files(directory: Path, vocabulary: str, merges: str) -> FoundTokenizer:
+def two_files(about: Stated, vocabulary: str, merges: str) -> FoundTokenizer:
     """A BPE in two files: over bytes (Radford et al. 2019), or over words whose ends are marked (the same, 2018)."""
-    lines = (directory / merges).read_text(encoding="utf-8").split("\n")
+    lines = (about.directory / merges).read_text(encoding="utf-8").split("\n")
     pairs = [
         (a, b) for a, space, b in (line.rstrip("\r").partition(" ") for line in lines) if space and a != "#version:"
     ]
-    names = _vocabulary(directory / vocabulary)
-    config = read_json(directory / "tokenizer_config.json")
-    kind = kind_of(directory)[1]
-    kind = kind if kind in BYTES else _kind_of_names(names)
-    backend = _words(names, pairs) if kind == "words" else _bytes(names, pairs, kind, config)
+    names = _vocabulary(about.directory / vocabulary)
+    kind = about.kind if about.kind in BYTES else _kind_of_names(names)
+    space = bool(about.config.get("add_prefix_space", False))
+    backend = _words(names, pairs) if kind == "words" else _bytes(names, pairs, kind, space)
     usual = USUAL[kind]
-    roles = {role: token for role, token in usual.items() if token in names} | roles_of(directory)
+    roles = {role: token for role, token in usual.items() if token in names} | about.roles
     special = [t for t in dict.fromkeys(roles.values()) if t in names]
     backend.add_special_tokens([AddedToken(t, normalized=False, lstrip=t == usual.get("mask")) for t in special])
     if kind == "bytes-framed":
         ends = [(token, names[token]) for token in (roles.get("sep", ""), roles.get("cls", "")) if token in names]
         if len(ends) != 2:
-            raise QkvError("{directory}: no <s> or no </s> among its {names} tokens", directory=directory / vocabulary,
-                           names=len(names))
-        backend.post_processor = processors.RobertaProcessing(
-            ends[0], ends[1], True, bool(config.get("add_prefix_space", False))
-        )
-    elif config.get("add_bos_token") and roles.get("bos") in names:
+            raise QkvError("{directory}: no <s> or no </s> among its {names} tokens",
+                           directory=about.directory / vocabulary, names=len(names))
+        backend.post_processor = processors.RobertaProcessing(ends[0], ends[1], True, space)
+    elif about.config.get("add_bos_token") and roles.get("bos") in names:
         backend.post_processor = template((roles["bos"], names[roles["bos"]]), None)
-    return FoundTokenizer(backend, roles, config=config)
+    return FoundTokenizer(backend, roles)
 
 
 END = "<|endoftext|>"
@@ -166,11 +173,8 @@ def _kind_of_names(names: Mapping[str, int]) -> Kind:
     return "bytes-framed" if {"<s>", "</s>"} <= names.keys() and END not in names else "bytes"
 
 
-def _bytes(
-    names: dict[str, int], pairs: list[tuple[str, str]], kind: Kind, config: Mapping[str, Any]
-) -> tokenizers.Tokenizer:
+def _bytes(names: dict[str, int], pairs: list[tuple[str, str]], kind: Kind, space: bool) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE(names, pairs))
-    space = bool(config.get("add_prefix_space", False))
     if kind == "bytes-nfc":
         backend.normalizer = normalizers.NFC()
         cut = pre_tokenizers.Split(Regex(QWEN2), "isolated")
@@ -192,17 +196,18 @@ def _words(names: dict[str, int], pairs: list[tuple[str, str]]) -> tokenizers.To
     return backend
 
 
-def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
+def add_extra_tokens(about: Stated, found: FoundTokenizer) -> FoundTokenizer:
     """With the tokens that the directory adds to its vocabulary; tokenizer.json and pairs of models hold their own.
 
     Raises:
         QkvError: an added token whose id is not the one stated.
     """
+    directory = about.directory
     if found.target is not None or (directory / "tokenizer.json").is_file():
         return found
     stated = {
         int(i): AddedToken(**{"normalized": False, **cast("dict[str, Any]", row)})  # pyright: ignore[reportArgumentType]
-        for i, row in cast("dict[str, object]", found.config.get("added_tokens_decoder", {})).items()
+        for i, row in cast("dict[str, object]", about.config.get("added_tokens_decoder", {})).items()
     }
     for content, i in _vocabulary(directory / "added_tokens.json", empty=True).items():
         stated.setdefault(i, AddedToken(content, normalized=False, special=content in found.roles.values()))
@@ -211,24 +216,23 @@ def add_extra_tokens(directory: Path, found: FoundTokenizer) -> FoundTokenizer:
         add([token])
         if (got := found.backend.token_to_id(token.content)) != i:
             raise QkvError("{directory}: the added token {content!r} is listed with the id {i}, but the vocabulary of "
-                           "{get_vocab_size} tokens gives it {got}; do the files belong together?",
-                           directory=directory, content=token.content, i=i,
-                           get_vocab_size=found.backend.get_vocab_size(), got=got)
-    more = found.config.get("additional_special_tokens") or found.config.get("extra_special_tokens") or []
+                           "{get_vocab_size} tokens gives it {got}; do the files belong together?", directory=directory,
+                           content=token.content, i=i, get_vocab_size=found.backend.get_vocab_size(), got=got)
+    more = about.config.get("additional_special_tokens") or about.config.get("extra_special_tokens") or []
     named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
     known = [t for t in named if isinstance(t, str) and found.backend.token_to_id(t) is not None]
     found.backend.add_special_tokens([AddedToken(t, normalized=False) for t in known])
     return found
 
 
-def two_models(directory: Path, source: str, target: str, vocabulary: str) -> FoundTokenizer:
+def two_models(about: Stated, source: str, target: str, vocabulary: str) -> FoundTokenizer:
     """A sentencepiece model for each side over one numbering (Marian); texts end with the end symbol."""
-    path = directory / vocabulary
+    directory, path = about.directory, about.directory / vocabulary
     ids = _vocabulary(path)
     if sorted(ids.values()) != list(range(len(ids))):
         raise QkvError("{path}: found {ids} tokens whose ids do not run from 0 to {ids2}", path=path, ids=len(ids),
                        ids2=len(ids) - 1)
-    roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | roles_of(directory)
+    roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | about.roles
     lacking = [roles[role] for role in ("eos", "unk", "pad") if roles[role] not in ids]
     if lacking:
         raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
@@ -243,30 +247,22 @@ def two_models(directory: Path, source: str, target: str, vocabulary: str) -> Fo
     return FoundTokenizer(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
 
 
-def one_model(directory: Path, name: str) -> FoundTokenizer:
+def one_model(about: Stated, name: str) -> FoundTokenizer:
     """A sentencepiece model: BPE texts start with the begin symbol, unigram end with the end symbol, by default."""
-    model = sentencepiece.read_model(directory / name)
-    offset = kind_of(directory)[1] == "sentence-offset"
+    model, config, offset = sentencepiece.read_model(about.directory / name), about.config, about.kind == OFFSET
     ids = _offset(model) if offset else {piece: i for i, piece in enumerate(model.pieces)}
-    named = FRAME.values() if offset else ()
-    backend = sentencepiece.build_tokenizer(model, ids if offset else None, named)
-    config = read_json(directory / "tokenizer_config.json")
-    roles = (FRAME if offset else model.roles) | roles_of(directory)
+    backend = sentencepiece.build_tokenizer(model, ids if offset else None, FRAME.values() if offset else ())
+    roles = (FRAME if offset else model.roles) | about.roles
     extra = 0 if offset else int(config.get("extra_ids", 100 if model.pieces[0] == "<pad>" else 0))
-    room = read_json(directory / "config.json").get("vocab_size", len(model.pieces) + extra)
+    room = read_json(about.directory / "config.json").get("vocab_size", len(model.pieces) + extra)
     if extra and len(model.pieces) + extra <= room:  # sentinels count down to the first piece (Raffel et al. 2020)
         sentinels = [AddedToken(f"<extra_id_{i}>", normalized=False) for i in range(extra - 1, -1, -1)]
         backend.add_special_tokens(sentinels)
     bpe = model.kind == "bpe"
-    around = [
-        (token, ids[token]) if use and token in ids else None
-        for token, use in (
-            (roles.get("bos"), config.get("add_bos_token", bpe or offset)),
-            (roles.get("eos"), config.get("add_eos_token", not bpe or offset)),
-        )
-    ]
-    backend.post_processor = template(around[0], around[1])
-    return FoundTokenizer(backend, roles, config=config)
+    wanted = {"bos": config.get("add_bos_token", bpe or offset), "eos": config.get("add_eos_token", not bpe or offset)}
+    ends = [(t, ids[t]) if use and (t := roles.get(role)) in ids else None for role, use in wanted.items()]
+    backend.post_processor = template(*ends)
+    return FoundTokenizer(backend, roles)
 
 
 def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
@@ -277,16 +273,16 @@ def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
     return {**ids, "<mask>": len(ids)}
 
 
-def word_pieces(directory: Path, name: str) -> FoundTokenizer:
+def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     """A WordPiece vocabulary, one token a line (Devlin et al. 2019)."""
-    lines = (directory / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    path, config = about.directory / name, about.config
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     names = {line.rstrip("\r"): i for i, line in enumerate(lines)}
-    usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | roles_of(directory)
+    usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | about.roles
     lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
     if lacking:
         raise QkvError("{directory}: no {lacking} among its {names} tokens, expected WordPieces",
-                       directory=directory / name, lacking=", ".join(lacking), names=len(names))
-    config = read_json(directory / "tokenizer_config.json")
+                       directory=path, lacking=", ".join(lacking), names=len(names))
     backend = tokenizers.Tokenizer(models.WordPiece(names, unk_token=usual["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(config.get("do_lower_case", True)), strip_accents=config.get("strip_accents"),
@@ -297,11 +293,11 @@ def word_pieces(directory: Path, name: str) -> FoundTokenizer:
     backend.add_special_tokens([AddedToken(t, normalized=False) for t in usual.values() if t in names])
     cls, sep = usual["cls"], usual["sep"]
     backend.post_processor = processors.BertProcessing((sep, names[sep]), (cls, names[cls]))
-    return FoundTokenizer(backend, usual, config=config)
+    return FoundTokenizer(backend, usual)
 
 
 BYTES: tuple[Kind, ...] = ("bytes", "bytes-nfc", "bytes-framed", "words")
-SENTENCE: tuple[Kind, ...] = ("sentence", "sentence-offset")
+SENTENCE: tuple[Kind, ...] = ("sentence", OFFSET)
 KNOWN: tuple[tuple[tuple[str, ...], Callable[..., FoundTokenizer], tuple[Kind, ...]], ...] = (
     (("tokenizer.json",), one_file, ("json",)),
     (("source.spm", "target.spm", "vocab.json"), two_models, ("pair",)),
@@ -367,8 +363,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as e:
         raise QkvError("{path}: not JSON: {e}", path=path, e=e) from None
     if not isinstance(found, dict):
-        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path,
-                       kind=type(found).__name__)
+        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path, kind=type(found).__name__)
     return cast("dict[str, Any]", found)
 
 
@@ -383,9 +378,9 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
     return found
 
 
-def roles_of(directory: Path) -> dict[str, str]:
+def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens by name, as tokenizer_config.json or special_tokens_map.json say."""
-    named = {**read_json(directory / "special_tokens_map.json"), **read_json(directory / "tokenizer_config.json")}
+    named = {**read_json(directory / "special_tokens_map.json"), **config}
     found: dict[str, str] = {}
     for role in ROLES:
         token: object = named.get(f"{role}_token")

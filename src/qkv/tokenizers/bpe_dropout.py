@@ -5,7 +5,7 @@ A cut is a function of the word and of the numbers that are drawn for it; evalua
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -83,22 +83,14 @@ class Trials:
     """Chances to leave something out, each with the probability `share`; `kept` of them pass before the next hit."""
 
     def __init__(self, generator: np.random.Generator, share: float) -> None:
-        self.gaps = draw_gaps(generator, share)
+        self.gaps = (gap for _ in count() for gap in (generator.geometric(share, 32) - 1).tolist())
         self.kept = next(self.gaps)
 
     def keeps(self) -> bool:
         """One trial: whether the thing stays."""
-        if self.kept:
-            self.kept -= 1
-            return True
-        self.kept = next(self.gaps)
-        return False
-
-
-def draw_gaps(generator: np.random.Generator, share: float) -> Iterator[int]:
-    """How many trials pass before each hit."""
-    while True:
-        yield from (generator.geometric(share, 32) - 1).tolist()
+        stays = self.kept > 0
+        self.kept = self.kept - 1 if stays else next(self.gaps)
+        return stays
 
 
 class BpeDropout:
@@ -118,14 +110,12 @@ class BpeDropout:
         if ranks is None:
             if model["type"] != "BPE" or model.get("continuing_subword_prefix"):
                 raise QkvError("a vocabulary of kind {type_} has no merges for dropout to skip: use "
-                               "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE",
-                               type_=model["type"])
+                               "tokenizer.kind=bpe, or kind split with tokenizer.merges=FILE", type_=model["type"])
             pairs = (row.split(" ") if isinstance(row, str) else row for row in model["merges"])
             ranks = {(a, b): i for i, (a, b) in enumerate(pairs)}
         self.ranks, self.end = ranks, END if self.jointed else model.get("end_of_word_suffix") or ""
         self.paths: dict[Word, list[Word]] = {}
         self.usual: dict[str, Word | None] = {}  # words as characters; None: not cut by these merges, so never cut anew
-        self.ids: dict[str, int] = {}
 
     def split_texts(self, texts: Sequence[str]) -> list[list[Word | int]]:
         """Each text as words to cut, and ids that stay: the template's, special ones, and words of another cut.
@@ -141,8 +131,7 @@ class BpeDropout:
         other = [word for word, known in self.usual.items() if known is None]
         if 2 * len(other) > len(self.usual):
             raise QkvError("{other} of {usual} words, such as {other2!r}, are split differently by these merges; do "
-                           "they belong to this text?", other=len(other), usual=len(self.usual),
-                           other2=other[0])
+                           "they belong to this text?", other=len(other), usual=len(self.usual), other2=other[0])
         for piece in list_pieces((word for word, known in self.usual.items() if known), self.ranks):
             self.look_up(piece)
         return read
@@ -213,12 +202,7 @@ class BpeDropout:
         """The ids of a text that was read, its words split again."""
         found: list[int] = []
         for part in read:
-            if isinstance(part, int):
-                found.append(part)
-                continue
-            for symbol in self.cut_word(part, trials):
-                number = self.ids.get(symbol)
-                found.append(self.look_up(symbol) if number is None else number)
+            found += [part] if isinstance(part, int) else map(self.look_up, self.cut_word(part, trials))
         return found
 
     def look_up(self, symbol: str) -> int:
@@ -231,7 +215,5 @@ class BpeDropout:
         found = self.tokenizer.id(piece)
         if found is None:
             raise QkvError("the vocabulary of {tokenizer} tokens lacks {piece!r}, which dropout produces; raise "
-                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer),
-                           piece=piece)
-        self.ids[symbol] = found
+                           "tokenizer.size, or set tokenizer.bpe_dropout=0", tokenizer=len(self.tokenizer), piece=piece)
         return found

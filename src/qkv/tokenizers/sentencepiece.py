@@ -7,7 +7,7 @@ import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -50,7 +50,7 @@ def read_model(path: Path) -> Pieces:
     """
     try:
         return _parse(path.read_bytes(), path)
-    except (IndexError, UnicodeDecodeError, struct.error, TypeError, AttributeError) as e:
+    except (IndexError, ValueError, struct.error, TypeError, AttributeError) as e:
         raise QkvError("{path}: not a sentencepiece model, or cut short ({e})", path=path, e=e) from None
 
 
@@ -59,14 +59,13 @@ def _parse(data: bytes, path: Path) -> Pieces:
     kind, charsmap, prefix, collapse = 1, b"", True, True
     for field, value in _fields(data):
         if field == 1:  # SentencePiece: piece, score, type
-            part = dict(_fields(_bytes(value)))
-            score = struct.unpack("<f", _bytes(part.get(2, b"\0\0\0\0")))[0]
-            pieces.append((_bytes(part[1]).decode(), score, _int(part.get(3, NORMAL))))
+            part = dict(_fields(value))
+            pieces.append((part[1].decode(), *struct.unpack("<f", part.get(2, bytes(4))), int(part.get(3, NORMAL))))
         elif field == 2:  # TrainerSpec
-            kind = _int(dict(_fields(_bytes(value))).get(3, 1))
+            kind = int(dict(_fields(value)).get(3, 1))
         elif field == 3:  # NormalizerSpec
-            part = dict(_fields(_bytes(value)))
-            charsmap, prefix, collapse = _bytes(part.get(2, b"")), bool(part.get(3, 1)), bool(part.get(4, 1))
+            part = dict(_fields(value))
+            charsmap, prefix, collapse = part.get(2, b""), bool(part.get(3, 1)), bool(part.get(4, 1))
     if not any(t == UNKNOWN for _, _, t in pieces):
         raise QkvError("{path}: found {pieces} pieces and none for unknown text: not a sentencepiece model, or cut "
                        "short", path=path, pieces=len(pieces))
@@ -77,7 +76,7 @@ def _parse(data: bytes, path: Path) -> Pieces:
     return Pieces(names, scores, types, KINDS[kind], charsmap, prefix, collapse)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a protobuf message: number and value (an int, or the bytes of what has a size)."""
     at = 0
     while at < len(data):
@@ -106,44 +105,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift, at = shift + 7, at + 1
         if data[at - 1] < 128:
             return value, at
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise TypeError("a number where bytes were expected")
-    return value
-
-
-def _int(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise TypeError("bytes where a number was expected")
-    return value
-
-
-def read_plain(path: Path) -> Pieces:
-    """The pieces in a llama2.c `tokenizer.bin`: the longest piece's length, then score, length and bytes of each."""
-    data, at = path.read_bytes(), 4
-    names: list[str] = []
-    scores: list[float] = []
-    try:
-        while at < len(data):
-            score, size = struct.unpack_from("<fi", data, at)
-            names.append(struct.unpack_from(f"{size}s", data, at + 8)[0].decode().replace(" ", "▁"))
-            scores.append(score)
-            at += 8 + size
-    except (struct.error, UnicodeDecodeError) as e:
-        raise QkvError("{path}: not a llama2.c tokenizer, or cut short ({e})", path=path, e=e) from None
-    if len(names) < 3:
-        raise QkvError("{path}: found {names} pieces, expected a llama2.c tokenizer", path=path,
-                       names=len(names))
-    return build_plain_pieces(names, scores)
-
-
-def build_plain_pieces(pieces: list[str], scores: list[float]) -> Pieces:
-    """A BPE model with byte fallback from pieces and scores alone; ids 0, 1, 2 are unknown, begin and end."""
-    names = ["<unk>", "<s>", "</s>", *pieces[3:]]
-    types = [UNKNOWN, CONTROL, CONTROL, *(BYTE if len(p) == 6 and p.startswith("<0x") else NORMAL for p in names[3:])]
-    return Pieces(tuple(names), tuple(scores), tuple(types))
 
 
 def build_tokenizer(model: Pieces, ids: Mapping[str, int] | None = None, named: Collection[str] = ()) -> Tokenizer:

@@ -5,7 +5,7 @@ Next: `backends.py` builds the backend from a model's directory, `vocabulary.py`
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,20 +34,28 @@ class Tokenizer:
         unk: str | None = None, mask: str | None = None, cls: str | None = None, sep: str | None = None,
         target: tokenizers.Tokenizer | None = None, names: Sequence[str] | None = None,
     ) -> None:
-        self.backend, self._target, self._names = backend, target, names
+        self.backend, self._sides = backend, {"source": backend, "target": target or backend}
         self._numbers = None if names is None else {name: i for i, name in enumerate(names)}
+        self.size = backend.get_vocab_size() if names is None else len(names)
+        # the id of a token, None if there is no such token; and the token of an id
+        self.id: Callable[[str], int | None] = backend.token_to_id if names is None else (self._numbers or {}).get
+        self.lookup = backend.id_to_token if names is None else dict(enumerate(names)).get
         self.config: dict[str, Any] = {}
         self.files: Mapping[str, bytes] = {}  # what save() writes instead of a tokenizer.json
         given = zip(ROLES, (bos, eos, pad, unk, mask, cls, sep), strict=True)
         self.roles = {role: token for role, token in given if token is not None and self.id(token) is not None}
+        known = {role: self.id(token) for role, token in self.roles.items()}
+        self.bos_id, self.eos_id = known.get("bos"), known.get("eos")  # begin and end a text
+        self.pad_id, self.unk_id = known.get("pad"), known.get("unk")  # fill up a batch; what the vocabulary lacks
+        self.mask_id = known.get("mask")  # stands where a token is to be guessed
+        self.cls_id, self.sep_id = known.get("cls"), known.get("sep")  # stands for a text; stands between two
         added = backend.get_added_tokens_decoder()
-        self._special = {i for i, token in added.items() if token.special}
-        self._special |= {i for token in self.roles.values() if (i := self.id(token)) is not None}
-        self._spelling = Spelling.from_decoder(backend.decoder)
+        self.special_ids = {i for i, token in added.items() if token.special} | set(known.values())
+        self.spelling = Spelling.from_decoder(backend.decoder)
         self._control: control_tokens.ControlTokens | None = None  # made when it is first asked for
 
     def __len__(self) -> int:
-        return len(self._names) if self._names is not None else self.backend.get_vocab_size()
+        return self.size
 
     def __repr__(self) -> str:
         return f"Tokenizer({len(self)} tokens, {', '.join(f'{r}={t!r}' for r, t in self.roles.items())})"
@@ -57,59 +65,13 @@ class Tokenizer:
         """Every token with its id."""
         return self.backend.get_vocab() if self._numbers is None else dict(self._numbers)
 
-    @property
-    def bos_id(self) -> int | None:
-        """The token that begins a text."""
-        return self._role("bos")
-
-    @property
-    def eos_id(self) -> int | None:
-        """The token that ends a text."""
-        return self._role("eos")
-
-    @property
-    def pad_id(self) -> int | None:
-        """The token that fills up a batch."""
-        return self._role("pad")
-
-    @property
-    def unk_id(self) -> int | None:
-        """The token for what the vocabulary lacks."""
-        return self._role("unk")
-
-    @property
-    def mask_id(self) -> int | None:
-        """The token that stands where one is to be guessed."""
-        return self._role("mask")
-
-    @property
-    def cls_id(self) -> int | None:
-        """The token whose state stands for the whole text."""
-        return self._role("cls")
-
-    @property
-    def sep_id(self) -> int | None:
-        """The token between two texts."""
-        return self._role("sep")
-
-    def _role(self, role: str) -> int | None:
-        token = self.roles.get(role)
-        return None if token is None else self.id(token)
-
-    def id(self, token: str) -> int | None:
-        """The id of a token, None if there is no such token."""
-        return self.backend.token_to_id(token) if self._numbers is None else self._numbers.get(token)
-
     def token(self, id: int) -> str:  # noqa: A002
         """The token of an id.
 
         Raises:
             QkvError: there is no such id.
         """
-        if self._names is not None:
-            found = self._names[id] if 0 <= id < len(self._names) else None
-        else:
-            found = self.backend.id_to_token(id) if id >= 0 else None
+        found = self.lookup(id) if id >= 0 else None
         if found is None:
             raise QkvError("no token has the id {id}; this tokenizer has {it} tokens", id=id, it=len(self))
         return found
@@ -120,11 +82,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True, side: Side = "source") -> list[list[int]]:
         """The ids of each text, unpadded."""
-        backend = self._target if side == "target" and self._target is not None else self.backend
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character",
-                               text=text[:40])
+                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
+        backend = self._sides[side]
         with guard_panics(UNREAD):
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
@@ -141,8 +102,7 @@ class Tokenizer:
         """
         if self._control is None:
             if self._numbers is not None:
-                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the "
-                               "text")
+                raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
         with guard_panics(UNREAD):
             return self._control.encode_parts(parts)
@@ -150,7 +110,7 @@ class Tokenizer:
     def _renumber(self, text: str, found: tokenizers.Encoding) -> list[int]:
         """What one side's pieces lack, the common numbering may still have under its own spelling."""
         unk, numbers = self.unk_id or 0, self._numbers or {}
-        known = [i if i < len(self) else unk for i in found.ids]
+        known = [i if i < self.size else unk for i in found.ids]
         spans = zip(known, found.offsets, strict=True)
         return [numbers.get(text[start:end], unk) if i == unk else i for i, (start, end) in spans]
 
@@ -159,13 +119,12 @@ class Tokenizer:
 
         Ids that no token has (a vocabulary padded to a round size) give no text.
         """
-        size = len(self)
-        kept = [i for i in ids if 0 <= i < size and (special or i not in self._special)]
-        if self._spelling is None:
+        kept = [i for i in ids if 0 <= i < self.size and (special or i not in self.special_ids)]
+        if self.spelling is None:
             with guard_panics(Message("the tokenizer cannot decode these ids")):
                 return self.backend.decode(kept, skip_special_tokens=False)
-        text = b"".join(self._spelling.spell(self.token(i)) for i in kept).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._spelling.lead else text
+        text = b"".join(self.spelling.spell(self.lookup(i) or "") for i in kept).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.spelling.lead else text
 
     def stream(self, after: Sequence[int] = ()) -> "Stream":
         """A decoder that is given ids one by one; what it says continues the text of the ids `after` which it comes."""
@@ -179,15 +138,12 @@ class Tokenizer:
         return [self._piece(i) for i in ids]
 
     def _piece(self, id: int) -> str:  # noqa: A002
-        if not 0 <= id < len(self):
+        if not 0 <= id < self.size:
             return f"⟨{id}⟩"
         token = self.token(id)
-        if id in self._special:
+        if id in self.special_ids:
             return token
-        if self._spelling is None:
-            text = token.replace("▁", " ")
-        else:
-            text = readable(self._spelling.spell(token))
+        text = token.replace("▁", " ") if self.spelling is None else readable(self.spelling.spell(token))
         shown = text.removeprefix(" ") or "␣"
         return shown.replace("\n", "⏎").replace("\t", "⇥") if shown.strip(" ") else "␣" * len(text)
 
@@ -210,15 +166,12 @@ class Tokenizer:
         Raises:
             QkvError: it has not; both sizes are named.
         """
-        if self._names is not None:
-            top, token = len(self._names) - 1, self._names[-1]
-        else:
-            token, top = max(self.backend.get_vocab().items(), key=lambda item: item[1], default=("", -1))
+        known = self._numbers or self.backend.get_vocab()
+        token, top = max(known.items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
-                           "{top}), the embedding has {vocabulary} rows; are both from the same "
-                           "checkpoint?", it=len(self),
-                           token=token, top=top, vocabulary=vocabulary)
+                           "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
+                           it=len(self), token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, or the model's own files where one file cannot say it."""
@@ -252,17 +205,10 @@ class Stream:
     _said: str = ""
     _began: bool = False
 
-    def push(self, id: int) -> str:  # noqa: A002
-        """The text that this id completes; empty while it is half a character."""
-        return self._advance(id, final=False)
-
-    def end(self) -> str:
-        """What was held back."""
-        return self._advance(None, final=True)
-
-    def _advance(self, id: int | None, *, final: bool) -> str:  # noqa: A002
-        t = self.tokenizer
-        if t._spelling is None:  # pyright: ignore[reportPrivateUsage]
+    def push(self, id: int | None) -> str:  # noqa: A002
+        """The text that this id completes, empty while it is half a character; None gives what was held back."""
+        t, final = self.tokenizer, id is None
+        if t.spelling is None:
             self._ids += [] if id is None else [id]
             text = t.decode(self._ids)
             # What depends on neighbours (a space, a joint) may still change; only what is final is returned.
@@ -271,13 +217,17 @@ class Stream:
             self._said += new
             return new
         spelt = b""
-        if id is not None and 0 <= id < len(t) and id not in t._special:  # pyright: ignore[reportPrivateUsage]
-            spelt = t._spelling.spell(t.token(id))  # pyright: ignore[reportPrivateUsage]
+        if id is not None and 0 <= id < t.size and id not in t.special_ids:
+            spelt = t.spelling.spell(t.lookup(id) or "")
         text = self._bytes.decode(spelt, final)
-        if t._spelling.lead and text and not self._began:  # pyright: ignore[reportPrivateUsage]
+        if t.spelling.lead and text and not self._began:
             text = text.removeprefix(" ")
             self._began = True
         return text
+
+    def end(self) -> str:
+        """What was held back."""
+        return self.push(None)
 
 
 @dataclass(frozen=True)
@@ -351,5 +301,6 @@ def load(directory: str | Path) -> Tokenizer | None:
     if found is None:
         return None
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names)
-    made.config, made.files = {**found.config, **backends.templates(directory)}, found.files
+    stated = backends.read_json(directory / "tokenizer_config.json")
+    made.config, made.files = stated | backends.templates(directory), found.files
     return made

@@ -14,7 +14,7 @@ from qkv.tokenizers.backends import template as around
 from qkv.tokenizers.tokenizer import Tokenizer
 
 Kind = Literal["char", "word", "bpe", "lexicon", "split"]
-Template = Literal["none", "eos", "bos", "cls"]
+Template = Literal["none", "eos", "bos", "cls", "frame"]
 LATIN = "0-9A-Za-zÀ-ɏ"
 CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
 WIDE = CJK + "，。、；：？！（）《》〈〉「」『』【】“”‘’…—～·"
@@ -36,7 +36,7 @@ def train_vocabulary(
     `char`: each character; `word`: words and punctuation; `bpe`: byte-level BPE (Sennrich et al. 2016), which spells
     any text; `split`: what spaces separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones
     whole, runs of Chinese cut into the fewest words. `template` adds the end symbol behind or the begin symbol before;
-    `cls` adds [CLS] before and [SEP] behind.
+    `cls` adds [CLS] before and [SEP] behind, `frame` the end symbol on both sides.
 
     Raises:
         QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
@@ -45,7 +45,8 @@ def train_vocabulary(
     if kind != "bpe" and "unk" not in roles:
         raise QkvError("a vocabulary of kind {kind!r} needs a token for unknown text: add '<unk>' to specials "
                        "{specials}", kind=kind, specials=list(specials))
-    missing = {"none": set[str](), "cls": {"cls", "sep"}}.get(template, {template}) - roles.keys()
+    needed = {"none": set[str](), "cls": {"cls", "sep"}, "frame": {"eos"}}
+    missing = needed.get(template, {template}) - roles.keys()
     if missing:
         raise QkvError("template {template_!r} needs such a token among specials {specials}", template_=template,
                        specials=list(specials))
@@ -56,53 +57,43 @@ def train_vocabulary(
     with guard_panics(Message("the vocabulary cannot be trained")):
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
-        elif kind == "bpe":
-            backend = _bpe(texts, size, specials)
         else:
-            backend = _words(texts, kind, size, (list(specials), roles["unk"]))
-        ends = _ends(backend, template, roles)
-        if ends is not None:
-            backend.post_processor = ends
+            backend = _train(texts, kind, size, list(specials), roles.get("unk", ""))
+        if template != "none":
+            backend.post_processor = _ends(backend, template, roles)
     if backend.get_vocab_size() <= len(specials):
         raise QkvError("no text to train a vocabulary of kind {kind!r} on", kind=kind)
     return Tokenizer(backend, target=None, **roles)
 
 
 def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, str]) -> Any:
-    """What a template puts around each text, None for nothing."""
+    """What a template puts around each text."""
     ids = {role: (token, int(backend.token_to_id(token) or 0)) for role, token in roles.items()}
     if template == "cls":
         (cls, _), (sep, _) = ids["cls"], ids["sep"]
         return processors.TemplateProcessing(
             single=[cls, "$A", sep], pair=[cls, "$A", sep, "$B:1", sep + ":1"], special_tokens=[ids["cls"], ids["sep"]]
         )
-    return around(ids.get(template) if template == "bos" else None, ids.get(template) if template == "eos" else None)
+    before, after = {"bos": ("bos", ""), "eos": ("", "eos"), "frame": ("eos", "eos")}[template]
+    return around(ids.get(before), ids.get(after))
 
 
-def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(specials), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    backend.train_from_iterator(texts, trainer)
-    return backend
-
-
-def _words(texts: Iterable[str], kind: Kind, size: int, special: tuple[list[str], str]) -> tokenizers.Tokenizer:
-    """One token for each character, word or blank-separated symbol; the frequent ones stay."""
-    specials, unk = special
-    backend = tokenizers.Tokenizer(models.WordLevel({unk: 0}, unk_token=unk))
-    if kind == "char":
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        backend.decoder = decoders.Fuse()
+def _train(texts: Iterable[str], kind: Kind, size: int, specials: list[str], unk: str) -> tokenizers.Tokenizer:
+    """Byte-level BPE, or one token for each character, word or blank-separated symbol; the frequent ones stay."""
+    about: dict[str, Any] = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
+    if kind == "bpe":
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **about)
     else:
-        word = pre_tokenizers.Whitespace() if kind == "word" else pre_tokenizers.WhitespaceSplit()
-        backend.pre_tokenizer = word
-        backend.decoder = _join_words(TIGHT if kind == "word" else "@@(?: |$)")
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+        backend = tokenizers.Tokenizer(models.WordLevel({unk: 0}, unk_token=unk))
+        backend.pre_tokenizer, backend.decoder = {
+            "char": (pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"), decoders.Fuse()),
+            "word": (pre_tokenizers.Whitespace(), _join_words(TIGHT)),
+            "split": (pre_tokenizers.WhitespaceSplit(), _join_words("@@(?: |$)")),
+        }[kind]
+        trainer = trainers.WordLevelTrainer(**about)
     backend.train_from_iterator(texts, trainer)
     return backend
 
@@ -159,8 +150,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
         return tokenizer
     if tokenizer.files:
         what = Message("lacks {lacking}", lacking=", ".join(lacking[:5])) if lacking else Message("ends no text")
-        raise QkvError("this vocabulary {what}, and no tokens can be added to its files; use another one",
-                       what=what)
+        raise QkvError("this vocabulary {what}, and no tokens can be added to its files; use another one", what=what)
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in lacking])
     roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
@@ -179,13 +169,6 @@ def frame_texts(tokenizer: Tokenizer) -> Tokenizer:
     Raises:
         QkvError: there is no end symbol.
     """
-    if tokenizer.encode(""):
-        return tokenizer
-    end, number = tokenizer.roles.get("eos"), tokenizer.eos_id
-    if end is None or number is None:
+    if tokenizer.eos_id is None and not tokenizer.encode(""):
         raise QkvError("the vocabulary has no end symbol to frame texts with; add '</s>' to it")
-    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    backend.post_processor = around((end, number), (end, number))
-    made = Tokenizer(backend, target=None, **tokenizer.roles)
-    made.config = dict(tokenizer.config)
-    return made
+    return equip(tokenizer, (), "frame")

@@ -1,22 +1,42 @@
-"""When and how a run ends: its own limits, a signal, or another process. Next: loop.py, which asks after every step."""
+"""Where a run stands, and when and how it ends: its own limits, a signal, another process. Next: loop.py."""
 
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from qkv.training.checkpoint import Progress
 from qkv.training.distributed import Ranks
 from qkv.training.settings import Settings
 
 DOUBLE_SIGNAL_SECONDS = 0.5
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 REASONS = ("", "steps", "epochs", "seconds", "patience", "stop")
+
+
+@dataclass
+class Progress:
+    """Where a run stands: what a checkpoint must know besides the tensors."""
+
+    step: int = 0  # optimiser steps made
+    epoch: int = 0
+    done: int = 0  # steps made in this epoch
+    seconds: float = 0.0
+    tokens: int = 0  # counted target tokens seen
+    best: dict[str, Any] | None = None  # the metrics of the best evaluation, with its step
+    stale: int = 0  # evaluations since then
+    snapshots: list[int] = field(default_factory=list)
+    precision: str = ""
+    empty: int = 0  # micro-batches without labels
+    skipped: int = 0  # bad steps, whose update was left out
+    row: int = 0  # of them the last ones, without a good one between
+    back: int = 0  # times that the run went back to its last checkpoint
+    recent: list[list[float]] = field(default_factory=list)  # loss and gradient norm of the last good steps
+    loss: float | None = None  # of the last step
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,12 +70,10 @@ def find_stop_reason(at: Progress, s: Settings) -> str:
     return next((why for why, value in reached.items() if 0 < getattr(s, why) <= value), "")
 
 
-def sync_stop_reason(why: str, at: Progress, caught: Sequence[int], ranks: Ranks) -> tuple[str, int]:
-    """What all processes do next: why the first one ends the run, and a signal that any of them caught (or 0)."""
-    if ranks.size == 1:
-        return why, caught[0] if caught else 0
+def sync_stop_reason(why: str, number: int, at: Progress, ranks: Ranks) -> tuple[str, int]:
+    """What all processes do next: why the first one ends the run, and the signal that any of them caught (or 0)."""
     end, at.seconds = ranks.broadcast_numbers(REASONS.index(why), at.seconds)  # the rate may depend on the seconds
-    return REASONS[int(end)], int(ranks.all_reduce_max(caught[:1] or [0])[0])
+    return REASONS[int(end)], int(ranks.all_reduce_max([number])[0])
 
 
 @contextmanager

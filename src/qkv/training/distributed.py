@@ -37,7 +37,10 @@ class Lost(QkvError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together. Every method is a collective: all ranks call it, in one order."""
+    """This process among those that train together. Every method is a collective: all ranks call it, in one order.
+
+    One process alone calls none of them.
+    """
 
     rank: int = 0
     size: int = 1
@@ -61,8 +64,6 @@ class Ranks:
 
     def all_reduce(self, numbers: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         """Numbers reduced over the ranks in fp64, on the CPU whatever the model is on."""
-        if self.size == 1:
-            return list(numbers)
         both = torch.tensor(numbers, dtype=torch.float64)
         with watch_peers():
             dist.all_reduce(both, operation)
@@ -75,8 +76,6 @@ class Ranks:
         """
         # one flat all_reduce and not DistributedDataParallel: its overlap needs a module's forward (ours is a loss over
         # encode and hidden), gains nothing where the cores are busy, and it gives zeros to weights that met no token
-        if self.size == 1:
-            return loss
         loss, *counts = self.all_reduce_sum([loss, *(p.grad is not None for p in weights)])
         met = [p for p, count in zip(weights, counts, strict=True) if count]
         for dtype in dict.fromkeys(p.dtype for p in met):
@@ -90,10 +89,9 @@ class Ranks:
 
     def broadcast(self, core: nn.Module) -> None:
         """Give all ranks the first one's weights and buffers."""
-        if self.size > 1:
-            with watch_peers(), torch.no_grad():
-                for tensor in (*core.parameters(), *core.buffers()):
-                    dist.broadcast(tensor.detach(), 0)
+        with watch_peers(), torch.no_grad():
+            for tensor in (*core.parameters(), *core.buffers()):
+                dist.broadcast(tensor.detach(), 0)
 
     def assert_same(self, what: Message, value: str) -> None:
         """Raise a QkvError on all ranks unless they hold the same value."""
@@ -107,9 +105,6 @@ class Ranks:
     @contextmanager
     def barrier_on_error(self) -> Iterator[None]:
         """What the first rank does while the others wait, or all do: an error of one is raised on all, in its words."""
-        if self.size == 1:
-            yield
-            return
         error: Exception | None = None
         try:
             yield
@@ -117,9 +112,8 @@ class Ranks:
             raise
         except Exception as e:
             error = e
-        failed = self.size - int(
-            self.all_reduce_max([self.size - self.rank if error else 0])[0]
-        )  # the first that did; or `size`
+        # the first that did; or `size`
+        failed = self.size - int(self.all_reduce_max([self.size - self.rank if error else 0])[0])
         if failed < self.size:
             what = str(error) if isinstance(error, QkvError) else f"process {failed}: {type(error).__name__}: {error}"
             own = what.encode()[:WORDS] if self.rank == failed else b""

@@ -15,7 +15,7 @@ from qkv.generation.decoder import batch_by_length
 from qkv.messages import Message
 from qkv.tasks.evaluate import choose_tokenization
 from qkv.training.assemble import Assembly
-from qkv.training.checkpointing import Evaluate
+from qkv.training.checkpoint import Evaluate
 from qkv.training.compatibility import fits, split_questions
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Decoding

@@ -127,7 +127,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            log.write_json_line(pointer, {"folder": place.name, "files": files, **state})
+            log.write_text_file(pointer, log.to_json({"folder": place.name, "files": files, **state}))
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,29 @@ def replace_nonfinite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_json_line(value: Any) -> str:
-    """A value as one line of strict JSON."""
-    return json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False) + "\n"
+def to_json(value: Any, **how: Any) -> str:
+    """A value as strict JSON that ends its line."""
+    return json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
-def write_json_line(path: Path, value: Any) -> None:
-    """A value as a JSON file, whole or not at all."""
-    write_text_file(path, to_json_line(value))
-
-
-def write_text_file(path: Path, text: str) -> None:
-    """A text as a file, whole or not at all: written beside, flushed, then renamed over the old one."""
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """The path to write a file at, beside `path`: flushed and renamed over the old one, whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
+        yield aside
         fsync_path(aside)
         os.replace(aside, path)
         fsync_path(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_text_file(path: Path, text: str) -> None:
+    """A text as a file, whole or not at all."""
+    with replace_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def open_log(path: Path | None, report: Report | None) -> Report:
@@ -62,7 +65,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
         if path is not None:
             try:
                 with path.open("a", encoding="utf-8") as file:
-                    file.write(to_json_line(event))
+                    file.write(to_json(event))
             except OSError as e:
                 raise write_error(path, e) from e
         if report is not None:
@@ -72,7 +75,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
 
 
 def write_error(path: Path, error: OSError) -> QkvError:
-    """What to say about a log that cannot be written."""
+    """What to say about a file of a run that cannot be written."""
     return QkvError("{path}: could not be written ({error}); what was saved before is intact. Make room (or name an "
                     "--out that can be written) and run again with --resume auto", path=path, error=error)
 
@@ -96,7 +99,7 @@ def truncate(path: Path, step: int) -> None:
     Raises:
         QkvError: the disk is full or not writable; the log is as it was.
     """
-    kept = "".join(to_json_line(e) for e in read_events(path) if e.get("step", 0) <= step)
+    kept = "".join(to_json(e) for e in read_events(path) if e.get("step", 0) <= step)
     try:
         if path.read_bytes() != kept.encode("utf-8"):
             write_text_file(path, kept)
@@ -107,6 +110,6 @@ def truncate(path: Path, step: int) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object to a file atomically; numbers that are not finite become null."""
     try:
-        write_text_file(path, json.dumps(replace_nonfinite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+        write_text_file(path, to_json(value, indent=2, default=str))
     except OSError as e:
         raise write_error(path, e) from e

@@ -1,6 +1,6 @@
 """The training loop on a page: order, batch, loss, step; evaluate, keep, save, resume. Everything else is a pure part.
 
-step.py makes one optimiser step, checkpointing.py keeps weights, control.py says when to stop. Where several processes
+step.py makes one optimiser step, checkpoint.py keeps weights, control.py says when to stop. Where several processes
 train (distributed.py), each does this on its share of a step; the first one evaluates and writes.
 """
 
@@ -16,13 +16,14 @@ from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import distributed, log, machine, schedule
-from qkv.training.checkpointing import Checkpointing, Evaluate
+from qkv.training.bad_steps import WINDOW, find_fault, handle_bad_step
+from qkv.training.checkpoint import Checkpoints, Evaluate
 from qkv.training.control import Interrupted, Outcome, catch_signals, find_stop_reason, sync_stop_reason, use_threads
 from qkv.training.load_balancing import measure_imbalance
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import Recorder
 from qkv.training.settings import Settings
-from qkv.training.step import WINDOW, Gradients, OptimizerStep, find_fault, handle_bad_step
+from qkv.training.step import Gradients, OptimizerStep
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
@@ -54,7 +55,9 @@ def train(
             run.step()
             run.after()
             why = find_stop_reason(run.at, settings) or ("stop" if stop and stop(run.at.step) else "")
-            why, number = sync_stop_reason(why, run.at, caught, run.stepper.ranks)
+            number = caught[0] if caught else 0
+            if run.stepper.together:
+                why, number = sync_stop_reason(why, number, run.at, run.stepper.ranks)
             if number or why:
                 run.checkpoints.save(run.loss)
             if number:
@@ -76,7 +79,7 @@ class Loop:
     ) -> None:
         self.core, self.plan, self.settings, self.report = core, plan, settings, report
         self.stepper = OptimizerStep(core, plan, settings)
-        self.checkpoints = Checkpointing(self.stepper, plan, settings, folder, evaluate, report)
+        self.checkpoints = Checkpoints(self.stepper, plan, settings, folder, evaluate, report)
         self.at = self.checkpoints.at
         self.log = folder / "log.jsonl" if folder and self.stepper.ranks.first else None
         self.recorder: Recorder | None = None
@@ -92,9 +95,13 @@ class Loop:
         elif self.log and self.log.exists():
             log.truncate(self.log, at.step)
         if not at.precision:
-            batch = self.plan.make(self.groups(0)[0][0]).to(self.stepper.device)
-            at.precision, said = machine.choose_precision(s.precision, self.core, batch, ranks)
-            notes += [said, *machine.warn_oversubscribed(self.core, batch, at.precision, ranks)]
+            at.precision = s.precision if s.precision != "auto" else machine.choose_precision(self.core)
+            notes.append(Message("precision {precision}", precision=at.precision))
+            if ranks.size == 1:  # several processes are meant to share the cores
+                batch = self.plan.make(self.groups(0)[0][0]).to(self.stepper.device)
+                notes += machine.warn_oversubscribed(self.core, batch, at.precision)
+        if self.stepper.together:  # one machine may choose otherwise than the first
+            at.precision = "bf16" if ranks.broadcast_numbers(at.precision == "bf16") == [1] else "fp32"
         self.order, self.each = self.groups(at.epoch), len(self.groups(0))
         self.stepper.speed.shown = (at.tokens, at.seconds)
         if self.recorder and self.stepper.shards:  # parts of a matrix say little of it
@@ -105,8 +112,8 @@ class Loop:
                                  "learning rate only rises", warmup=s.warmup, total=self.total()))
         for text in notes:
             self.note(text)
-        if self.recorder and self.log and (event := self.recorder.begin(self.core, self.log.parent, at)):
-            self.report(event)
+        if self.recorder and self.log:
+            self.recorder.begin(self.core, self.log.parent, at, self.report)
         if s.on_bad_step == "rewind":
             self.checkpoints.save(self.loss)
 
@@ -145,14 +152,13 @@ class Loop:
             now = {"step": at.step + 1, "epoch": at.epoch, "seconds": at.seconds + time.perf_counter() - start}
             now |= {"tokens": at.tokens + made.tokens, "loss": self.loss, "lr": lr}
             self.recorder.prepare(now, self.total(), last=self.is_last_step())
-        norm = stepper.clip()
-        if wrong := find_fault(self.loss, norm, at.recent, spike=s.spike):
-            back = self.skip(wrong, norm, keys, made)
+        if wrong := find_fault(self.loss, made.norm, at.recent, spike=s.spike):
+            back = self.skip(wrong, made)
         elif made.tokens:
-            stepper.update(lr, at, made.loads)
+            stepper.update(lr, at, made)
             at.row = 0
-            if s.spike and norm:  # a batch without labels is no measure
-                at.recent = [*at.recent, [self.loss, norm]][-WINDOW:]
+            if s.spike and made.norm:  # a batch without labels is no measure
+                at.recent = [*at.recent, [self.loss, made.norm]][-WINDOW:]
         else:
             stepper.optimizer.zero_grad(set_to_none=True)
         at.step, at.done, at.tokens = at.step + (not back), at.done + 1, at.tokens + made.tokens
@@ -160,7 +166,7 @@ class Loop:
             self.checkpoints.mean.update(at.step)
         at.seconds += time.perf_counter() - start
         if not back and (at.step % s.log_every == 0 or at.step == 1):
-            self.progress(lr, norm)
+            self.progress(lr, made.norm)
 
     def is_last_step(self) -> bool:
         """Whether the step in hand may be the last: the next one would be beyond the seconds, or patience may end."""
@@ -169,23 +175,22 @@ class Loop:
         out = bool(s.seconds) and at.seconds * (1 + 2 / max(1, at.step)) >= s.seconds
         return out or step == self.total() or (judged and 0 < s.patience <= at.stale + 1)
 
-    def skip(self, wrong: str, norm: float, keys: Sequence[Any], made: Gradients) -> bool:
+    def skip(self, wrong: str, made: Gradients) -> bool:
         """Drop the gradients of a bad step and continue, or return to the last checkpoint: whether it did."""
-        at, s, checkpoints = self.at, self.settings, self.checkpoints
-        self.stepper.optimizer.zero_grad(set_to_none=True)
-        rank = self.stepper.ranks.rank
-        what, aside = handle_bad_step(wrong, norm, keys, made.batches, at, s, checkpoints.store, rank)
+        at, s, stepper = self.at, self.settings, self.stepper
+        stepper.optimizer.zero_grad(set_to_none=True)
+        folder = self.checkpoints.folder
+        what, aside = handle_bad_step(wrong, made, at, s, folder=folder, rank=stepper.ranks.rank)
         if s.on_bad_step == "skip":
             self.note(Message("{what}: the update is skipped{aside}", what=what, aside=aside))
             return False
-        checkpoints.rewind()
+        self.checkpoints.rewind()
         if self.log:
             log.truncate(self.log, at.step)
         self.note(Message("{what}{aside}: back to step {step}, past these batches", what=what, aside=aside,
                           step=at.step))
         if self.recorder and self.log:
-            self.recorder.pending = None
-            self.recorder.begin(self.core, self.log.parent, at)
+            self.recorder.begin(self.core, self.log.parent, at, self.report)
         return True
 
     def progress(self, lr: float, norm: float) -> None:
@@ -211,13 +216,13 @@ class Loop:
             at.seconds += time.perf_counter() - start  # splitting words again is a part of training
         if at.step == self.checkpoints.saved:  # it went back: nothing is new since then
             return
-        if self.recorder and (event := self.recorder.after()):
-            self.report(event)
+        if self.recorder:
+            self.recorder.after()
         due = at.step % s.evaluate_every == 0 if s.evaluate_every else turned
         if due and shards:
             shards.gather(self.core)
         if due:
-            with self.stepper.ranks.barrier_on_error():
+            with self.stepper.barrier():
                 if self.stepper.ranks.first:
                     self.checkpoints.judge()
         if (at.step % s.save_every == 0 if s.save_every else due) or (due and s.on_bad_step == "rewind"):
@@ -227,13 +232,14 @@ class Loop:
         """Leave the best of three weights in the core of each process; the metrics are known to the first one."""
         at, stepper = self.at, self.stepper
         lr = stepper.optimizer.param_groups[0]["lr"]
-        if self.recorder and (event := self.recorder.end(at, self.loss, lr)):
-            self.report(event)
+        if self.recorder:
+            self.recorder.end(at, self.loss, lr)
         if stepper.shards:
             stepper.shards.gather(self.core)
-        with stepper.ranks.barrier_on_error():
+        with stepper.barrier():
             chosen, metrics = self.checkpoints.choose_weights() if stepper.ranks.first else ("last", dict[str, Any]())
-        stepper.ranks.broadcast(self.core)
+        if stepper.together:
+            stepper.ranks.broadcast(self.core)
         epochs = at.epoch + at.done / len(self.order)
         end = Outcome(why, at.step, epochs, at.tokens, at.seconds, self.loss, chosen, metrics, at.precision, at.empty,
                       at.skipped)

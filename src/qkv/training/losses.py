@@ -44,31 +44,21 @@ def step_loss(
 
 
 def token_loss(
-    core: Transformer, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout
+    core: Transformer, batch: Batch, *, smoothing: float = 0.0, rdrop: float = 0.0, drop: Drop = no_dropout,
+    last: Tensor | None = None,
 ) -> Tensor:
     """The sum over counted tokens of (1 - ε)·(-log p) + ε·mean over the vocabulary of (-log p).
 
     Label smoothing is that of Szegedy et al. 2016, section 7: the label has its own share of ε (in fairseq it has not).
     It is a sum, to be divided once by the tokens of the whole step, so that splitting a step changes nothing.
+    `last` are the last states [B, T, D] where they are known. Labels of texts count as those of words do.
 
     With `rdrop` the batch stands twice in its rows (collate.duplicate_rows), under two draws of dropout, and rdrop/2
     times the divergence of their predictions, both ways, is added (R-Drop: Liang et al. 2021, equation 3).
     """
-    return loss_from_states(core, states(core, batch, drop), batch, smoothing=smoothing, rdrop=rdrop, drop=drop)
-
-
-def loss_from_states(
-    core: Transformer,
-    states: Tensor,
-    batch: Batch,
-    *,
-    smoothing: float = 0.0,
-    rdrop: float = 0.0,
-    drop: Drop = no_dropout,
-) -> Tensor:
-    """The loss of a batch whose last `states` [B, T, D] are known: of its words, and of texts with a label."""
+    last = states(core, batch, drop) if last is None else last
     check_label_range(batch.labels, core.spec.vocabulary, "word")
-    hidden, labels = states.flatten(0, 1), batch.labels.flatten()  # N D, N
+    hidden, labels = last.flatten(0, 1), batch.labels.flatten()  # N D, N
     weight = None if batch.weight is None else batch.weight.flatten()
     every = hidden.device.type != "cpu" and batch.classes is None and batch.tokens == len(labels)
     if not every:  # a GPU would wait for this count
@@ -84,7 +74,7 @@ def loss_from_states(
         total = linear_cross_entropy(hidden, core.head, labels, smoothing=smoothing, rdrop=rdrop)
     else:
         total = weighted_cross_entropy(hidden, core.head, labels, weight, smoothing=smoothing, rdrop=rdrop)
-    return total if batch.classes is None else total + text_loss(core, states, batch, smoothing, rdrop, drop)
+    return total if batch.classes is None else total + text_loss(core, last, batch, smoothing, rdrop, drop)
 
 
 def weighted_cross_entropy(
@@ -193,7 +183,7 @@ def measure(core: Transformer, batches: Sequence[Batch]) -> dict[str, Any]:
         with listen_to_routers() as routes:
             hidden = states(core, batch)  # B T D
         loads += [collect_decisions(routes, batch)[2]] if routes.heard else []
-        total, counted = total + float(loss_from_states(core, hidden, batch)), counted + batch.tokens
+        total, counted = total + float(token_loss(core, batch, last=hidden)), counted + batch.tokens
         there = batch.labels != IGNORED
         if bool(there.any()):
             guesses = predict_tokens(hidden[there], core.head, core.spec.vocabulary)

@@ -1,9 +1,10 @@
-"""What this machine does best, measured and never assumed: bf16 or fp32, all threads or one, the peak of its products.
+"""What this machine does best: bf16 or fp32 by what it can multiply, all threads or one, the peak of its products.
 
-Matrix products alone mislead about bf16: they may be four times as fast while the casts around them eat the gain.
+The precision is asked of the device and never measured: equal runs are equal, whatever else the machine does.
 """
 
 import dataclasses
+import os
 import time
 
 import torch
@@ -16,79 +17,55 @@ from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.messages import Message
 from qkv.spec import Spec
-from qkv.training.checkpoint import Progress
-from qkv.training.distributed import Ranks
+from qkv.training.control import Progress
 from qkv.training.losses import token_loss
 
+BF16_UNITS = ("amx_bf16",)  # the units, as PyTorch calls them, of a processor that trains faster in bf16
+WIDE = 128  # the width from which bf16 pays: in narrower models the casts around the products cost what these gain
 CROWDED = 1.2  # how much longer all threads must take than one to be reported
-WORTH = 1.1  # how much faster bf16 must be to be chosen: its rounding is not free
 GRAIN = 32  # lengths are rounded up to so many: few of them are counted
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 ROUNDS = 5
 
 
-def choose_precision(wanted: str, core: Transformer, batch: Batch, ranks: Ranks) -> tuple[str, Message]:
-    """The precision of a run, the same for all processes, and the note on it."""
-    found, gain = measure_precision(wanted, core, batch)
-    if ranks.size > 1:
-        found = "bf16" if ranks.broadcast_numbers(found == "bf16") == [1] else "fp32"
-    measured = Message(" (a pass in bf16 is {gain:.2f} times as fast here)", gain=gain) if gain else Message()
-    return found, Message("precision {found}{measured}", found=found, measured=measured)
+def choose_precision(core: Transformer) -> str:
+    """bf16 where the device has units for its products and the core is wide enough to gain by them, else fp32."""
+    device = core.embed.weight.device
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        allowed = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+        known = torch.cpu.get_capabilities() if device.type == "cpu" and allowed in ("ALL", "DEFAULT") else {}
+        fast = any(known.get(unit) for unit in BF16_UNITS)
+    return "bf16" if fast and core.spec.stack.width >= WIDE else "fp32"
 
 
-def measure_precision(wanted: str, core: Transformer, batch: Batch, *, rounds: int = 2) -> tuple[str, float | None]:
-    """`wanted`, or for `auto` the faster of fp32 and bf16 autocast, and by how much bf16 is faster (about a second).
-
-    The core's weights stay as they are and its gradients are dropped.
-    """
-    if wanted != "auto":
-        return wanted, None
-    part = take_rows(batch, max(1, len(batch.target) // 4))
-    times = {True: float("inf"), False: float("inf")}
-    for _ in range(1 + rounds):  # in turn, so that a neighbour's work slows both; the first round warms up
-        for low in times:
-            times[low] = min(times[low], time_pass(core, part, low))
-    gain = times[False] / times[True]
-    return ("bf16" if gain >= WORTH else "fp32"), gain
-
-
-def warn_oversubscribed(core: Transformer, batch: Batch, precision: str, ranks: Ranks) -> list[Message]:
-    """The note if the threads of this process hinder each other; empty otherwise."""
-    alone = ranks.size == 1  # other processes are meant to share the cores
-    times = compare_threads(core, batch, low=precision == "bf16") if alone else 1.0
-    if times < CROWDED:
-        return []
-    count = torch.get_num_threads()
-    return [Message("{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
-                    "or the model too small to share? --threads 1 is faster now", count=count, times=times)]
-
-
-def compare_threads(core: Transformer, batch: Batch, *, low: bool) -> float:
-    """How many times as long as one CPU thread all of them take: above 1 where others use the cores, or there is little
-    to share.
-    """
+def warn_oversubscribed(core: Transformer, batch: Batch, precision: str) -> list[Message]:
+    """The note if the threads of this process hinder each other: others use the cores, or there is little to share."""
     count = torch.get_num_threads()
     if count == 1 or core.embed.weight.device.type != "cpu":
-        return 1.0
-    part = take_rows(batch, max(1, len(batch.target) // 8))
-    times = {1: float("inf"), count: float("inf")}
+        return []
+    part, times = take_rows(batch, max(1, len(batch.target) // 8)), {1: float("inf"), count: float("inf")}
     try:
         for _ in range(2):
             for threads in times:
                 torch.set_num_threads(threads)
-                times[threads] = min(times[threads], time_pass(core, part, low))
+                times[threads] = min(times[threads], time_pass(core, part, precision == "bf16"))
     finally:
         torch.set_num_threads(count)
-    return times[count] / times[1]
+    ratio = times[count] / times[1]
+    if ratio < CROWDED:
+        return []
+    return [Message("{count} threads take {times:.1f} times as long as one here: is something else using the cores, "
+                    "or the model too small to share? --threads 1 is faster now", count=count, times=ratio)]
 
 
 def time_pass(core: Transformer, batch: Batch, low: bool) -> float:
-    """The seconds of one forward and backward pass, in bf16 autocast where `low`."""
+    """The seconds of one forward and backward pass, in bf16 autocast where `low`; the gradients are dropped."""
     device, start = core.embed.weight.device, time.perf_counter()
     with torch.autocast(device.type, torch.bfloat16, enabled=low):
         loss = token_loss(core, batch, drop=make_dropout(0, device=device))
     loss.backward()
-    float(loss.detach())  # waits for the device
     spent = time.perf_counter() - start
     nn.Module.zero_grad(core, set_to_none=True)
     return spent

@@ -29,14 +29,19 @@ def make_optimizer(core: nn.Module, s: Settings) -> "torch.optim.Optimizer | Tog
     by one, and AdamW the rest.
     """
     spared = {id(p) for m in core.modules() if isinstance(m, Norm | nn.Embedding) for p in m.parameters(recurse=False)}
-    weights = named_weights(core)
-    plain = [p for p in weights.values() if id(p) not in spared and p.ndim > 1]
-    kept = [p for p in weights.values() if id(p) in spared or p.ndim <= 1]
-    if s.optimizer != "muon":
-        return group_weights(plain, kept, s)
-    inner = {id(p) for p in hidden_matrices(core)}
-    matrices = [p for p in plain if id(p) in inner]
-    rest = group_weights([p for p in plain if id(p) not in inner], kept, s)
+    weights = list(named_weights(core).values())
+    inner = {id(p) for p in hidden_matrices(core)} if s.optimizer == "muon" else set[int]()
+    decays = [id(p) not in spared and p.ndim > 1 for p in weights]
+    matrices = [p for p, decay in zip(weights, decays, strict=True) if decay and id(p) in inner]
+    groups = [{"params": [p for p, decay in zip(weights, decays, strict=True) if decay and id(p) not in inner],
+               "weight_decay": s.weight_decay},
+              {"params": [p for p, decay in zip(weights, decays, strict=True) if not decay], "weight_decay": 0.0}]
+    groups = [g for g in groups if g["params"]]
+    if s.optimizer == "adafactor":
+        return torch.optim.Adafactor(groups, lr=s.lr)
+    kind = torch.optim.Adam if s.optimizer == "adam" else torch.optim.AdamW
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in weights)
+    rest = kind(groups, lr=s.lr, betas=s.betas, eps=s.eps, fused=fused)
     return Together([Muon(matrices, lr=s.lr, weight_decay=s.weight_decay), rest]) if matrices else rest
 
 
@@ -44,17 +49,6 @@ def hidden_matrices(core: nn.Module) -> list[nn.Parameter]:
     """The matrices within the layers that learn, which Muon takes."""
     found = (m.weight for n, m in core.named_modules() if isinstance(m, nn.Linear | ExpertLinear) and "layers." in n)
     return [p for p in found if isinstance(p, nn.Parameter) and p.requires_grad]
-
-
-def group_weights(plain: Sequence[nn.Parameter], kept: Sequence[nn.Parameter], s: Settings) -> torch.optim.Optimizer:
-    """One of PyTorch's optimisers over weights with and without decay."""
-    groups = [{"params": plain, "weight_decay": s.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    groups = [g for g in groups if g["params"]]
-    if s.optimizer == "adafactor":
-        return torch.optim.Adafactor(groups, lr=s.lr)
-    kind = torch.optim.Adam if s.optimizer == "adam" else torch.optim.AdamW
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in (*plain, *kept))
-    return kind(groups, lr=s.lr, betas=s.betas, eps=s.eps, fused=fused)
 
 
 class Together:
@@ -87,15 +81,6 @@ def optimizer_states(core: nn.Module, optimizer: "torch.optim.Optimizer | Togeth
         for group in one.param_groups:
             found |= {names[p]: (one.state[p], bool(group.get("fused"))) for p in group["params"]}
     return found
-
-
-def clip_gradients(weights: list[nn.Parameter], largest: float) -> Tensor:
-    """Scale the gradients so that their joint norm is at most `largest` (0: leave them); gives the norm before."""
-    grads = [p.grad for p in weights if p.grad is not None]
-    norm = nn.utils.get_total_norm(grads)
-    if largest:
-        nn.utils.clip_grads_with_norm_(weights, largest, norm)
-    return norm
 
 
 class Mean:

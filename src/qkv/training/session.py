@@ -35,7 +35,7 @@ class Trained:
 
 def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
     """Train in this process, which is one of `ranks`."""
-    going_on = bool(resume and directory and checkpoint.Store(directory / "train", {}).last)
+    going_on = bool(resume and directory and checkpoint.find_last(directory / "train"))
     start = None if going_on else time.process_time()
     a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
@@ -95,7 +95,7 @@ def refuse_others(directory: Path, *, begun: bool = False) -> None:
     if models and not (directory / "train" / "run.json").exists():
         raise QkvError("{directory}: contains a model that is not a run, and would be overwritten; give another --out",
                        directory=directory)
-    if begun and checkpoint.Store(directory / "train", {}).last:
+    if begun and checkpoint.find_last(directory / "train"):
         raise QkvError("{directory}: there is a run here already; continue it with --resume auto, or give another "
                        "--out", directory=directory)
 

@@ -26,9 +26,13 @@ from qkv.tasks.special_tokens import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.probes.recorder import Reading, Recorder
+from qkv.training.probes.records import read_requests
 
 TEXTS, EXAMPLE = 4, 32  # texts taken where none are named; positions of the example at most
-KINDS = {"encoder-decoder": "translation", "encoder": "filling"}
+KINDS = {  # of a model by its architecture, and what it says of a text
+    "encoder-decoder": ("encoder-decoder", "translation"), "encoder": ("encoder", "filling"),
+    "prefix decoder": ("prefix", "continuation"), "causal decoder": ("decoder", "continuation"),
+}
 
 
 def make_recorder(a: Assembly) -> Recorder:
@@ -54,22 +58,20 @@ def make_recorder(a: Assembly) -> Recorder:
             raise QkvError("watch.texts: {text!r} has {size} tokens, expected 1 to {text_limit}: the output needs "
                            "room too", text=text[:40], size=size, text_limit=text_limit(model))
     texts = w.texts or readable_texts(model, texts, ())[:TEXTS]
-    about = {"kind": kind_of_model(model), "texts": list(texts), "words": list(w.words)}
+    about = {"kind": KINDS[model.spec.architecture][0], "texts": list(texts), "words": list(w.words)}
     batch = choose_example(a, texts)
     readings: dict[str, Callable[[], Reading]] = {
         "words": partial(read_words, model, w.words),
         "teacher": partial(read_teacher, model, batch),
     }
     found = Recorder(readings, w, about)
-    readings["texts"] = lambda: read_answers(model, [*texts, *readable_texts(model, found.requests, texts)], w.longest)
+
+    def read_watched() -> Reading:
+        asked = readable_texts(model, read_requests(found.folder), texts)  # while the run was watched
+        return read_answers(model, [*texts, *asked], w.longest)
+
+    readings["texts"] = read_watched
     return found
-
-
-def kind_of_model(model: Model) -> str:
-    """The architecture of a model."""
-    if model.encoder_decoder:
-        return "encoder-decoder"
-    return "prefix" if model.spec.architecture == "prefix decoder" else "decoder" if model.spec.decoder else "encoder"
 
 
 def choose_example(a: Assembly, texts: Sequence[str]) -> Batch:
@@ -117,7 +119,7 @@ def read_answers(model: Model, texts: Sequence[str], longest: int) -> Reading:
 
 def answer_texts(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
     """The greedy answers of a model to texts; an encoder says nothing."""
-    if kind_of_model(model) == "encoder":
+    if model.spec.architecture == "encoder":
         return [None] * len(texts)
     if model.encoder_decoder:
         return model.translate(list(texts), beam=1, max_new_tokens=longest)
@@ -127,14 +129,14 @@ def answer_texts(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
 @torch.inference_mode()
 def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One text with what was written after it, read once more in one pass that is listened to."""
-    made, special, kind = model.tokenizer, model.special, kind_of_model(model)
+    made, special, (kind, says) = model.tokenizer, model.special, KINDS[model.spec.architecture]
     assert made is not None
     ids, both = model.ids(text), model.encoder_decoder
     given = [*start_ids(model)] if both else [*ids, *(start_ids(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
     rows = torch.tensor([read], device=model.device)
     output = said.text if said else fill_or_label(model, ids)
-    row = {"text": text, "output": output, "kind": KINDS.get(kind, "continuation"),
+    row = {"text": text, "output": output, "kind": says,
            "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
            "unknown": list(made.find_unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.training import checkpoint, log, optim
-from qkv.training.probes.records import FORMAT, describe_weights, read_requests, write_json
+from qkv.training import checkpoint, optim
+from qkv.training.log import Report
+from qkv.training.probes.records import FORMAT, describe_weights, write_json
 from qkv.training.run import ProbeSettings
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
@@ -36,30 +37,25 @@ class Recorder:
         self.index: dict[str, Any] = {}
         self.folder = Path()
         self.last, self.made, self.cost, self.spent, self.size = -1, 0, 0.0, 0.0, 0
-        self.pending: dict[str, Any] | None = None  # the step to be recorded, once it is made
-        self.spare: dict[str, Any] | None = None  # one that is recorded if the run ends with it
+        self.pending: dict[str, Any] | None = None  # the step that may be recorded, once it is made:
+        self.due = False  # whether it is, or only if the run ends with it
         self.copies: dict[str, Tensor] = {}
         self.gradients: list[float] = []
 
-    @property
-    def requests(self) -> tuple[str, ...]:
-        """The texts that were requested while the run was watched."""
-        return read_requests(self.folder)
-
-    def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress) -> dict[str, Any] | None:
-        """Take up what an earlier part of the run recorded up to here, or record the first weights: the event of it."""
-        self.core, self.folder = core, folder / "watch"
+    def begin(self, core: nn.Module, folder: Path, at: checkpoint.Progress, report: Report) -> None:
+        """Take up what an earlier part of the run recorded up to here, or record the first weights."""
+        self.core, self.folder, self.report, self.pending = core, folder / "watch", report, None
         rows = self.read_earlier(at.step) if at.step else []
         self.spent = sum(row["took"] for row in rows)
         self.last = rows[-1]["step"] if rows else -1
         self.made, self.cost = len(rows), self.spent / max(1, len(rows))
-        named = describe_weights(optim.named_weights(core))
-        self.index = {"format": FORMAT, **self.about, "matrices": named, "spent": self.spent, "steps": rows}
+        self.index = {"format": FORMAT, **self.about, "matrices": describe_weights(optim.named_weights(core)),
+                      "spent": self.spent, "steps": rows}
         self.write_index()
-        if at.step:
-            return None
-        self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
-        return self.after()
+        if not at.step:
+            self.pending = {"step": 0, "epoch": 0, "seconds": 0.0, "tokens": 0, "loss": None, "lr": None}
+            self.due = True
+            self.after()
 
     def read_earlier(self, step: int) -> list[dict[str, Any]]:
         """The rows of the index that an earlier part of the run wrote, up to a step, if their files are there."""
@@ -73,10 +69,10 @@ class Recorder:
     def write_index(self) -> None:
         """Write the index, then delete what it does not name: a run that resumes records those steps again."""
         write_json(self.folder / "index.json", self.index)
-        named = {FILE.format(row["step"]) for row in self.index["steps"]}
-        kept = {FILE.format(row["step"]) for row in self.index["steps"] if row["weights"]}
-        for folder, names in ((self.folder, named), (self.folder / "weights", kept)):
-            for path in folder.glob("*.safetensors"):
+        rows = self.index["steps"]
+        for folder, steps in (("", rows), ("weights", [row for row in rows if row["weights"]])):
+            names = {FILE.format(row["step"]) for row in steps}
+            for path in (self.folder / folder).glob("*.safetensors"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
@@ -85,12 +81,11 @@ class Recorder:
 
         `last`: the run may end with it, which only `end` will know.
         """
-        start, due = time.perf_counter(), self.is_due(moment["step"], moment["seconds"], total)
-        self.spare = moment if last and not due else None
-        if not (due or last):
+        start, self.due = time.perf_counter(), self.is_due(moment["step"], moment["seconds"], total)
+        self.pending = moment if self.due or last else None
+        if self.pending is None:
             return
         weights = optim.named_weights(self.core)
-        self.pending = moment if due else None
         self.gradients = [0.0 if p.grad is None else float(p.grad.float().norm()) for p in weights.values()]
         self.copies = {n: p.detach().clone() for n, p in weights.items()}
         self.spent += time.perf_counter() - start
@@ -112,10 +107,10 @@ class Recorder:
         ahead = 2 * self.cost if known else 0.0  # what the last step will need, at worst
         return self.cost <= left and self.cost + ahead <= self.settings.share * whole - self.spent
 
-    def after(self) -> dict[str, Any] | None:
-        """Record the step that `prepare` chose, if it did: its event, or a note if it failed."""
-        if self.pending is None:
-            return None
+    def after(self) -> None:
+        """Record the step that `prepare` chose, if it did, and report it, or a note where that failed."""
+        if self.pending is None or not self.due:
+            return
         start, moment = time.perf_counter(), self.pending
         try:
             event = self.record(moment, start)
@@ -125,18 +120,18 @@ class Recorder:
         self.pending, self.copies, self.gradients = None, {}, []
         self.last, self.made, self.spent = moment["step"], self.made + 1, self.spent + time.perf_counter() - start
         self.cost = self.spent / self.made
-        return event
+        self.report(event)
 
-    def end(self, at: checkpoint.Progress, loss: float, lr: float) -> dict[str, Any] | None:
+    def end(self, at: checkpoint.Progress, loss: float, lr: float) -> None:
         """Record the last step, at which one looks first; where nothing foretold that it was, not what it moved."""
         if self.last == at.step:
-            return None
-        self.pending = self.spare
+            return
+        self.due = True
         if self.pending is None or self.pending["step"] != at.step:
             self.copies, self.gradients = {}, []
             self.pending = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "tokens": at.tokens,
                             "loss": loss, "lr": lr}
-        return self.after()
+        self.after()
 
     def record(self, moment: dict[str, Any], start: float) -> dict[str, Any]:
         """Read everything and write it: arrays and JSON, then the weights, then the index that names them."""
@@ -146,17 +141,17 @@ class Recorder:
             said[name], found = reading()
             arrays |= {f"{name}.{key}": t for key, t in found.items()}
         said["took"] = time.perf_counter() - start
-        checkpoint.write(self.folder / FILE.format(step), arrays, log.replace_nonfinite(said))
+        checkpoint.write(self.folder / FILE.format(step), arrays, said)
         kept = self.keep_weights(step)
         outputs = [text["output"] for text in said.get("texts", ())]
         keys = ("step", "epoch", "seconds", "tokens", "loss")
-        row: dict[str, Any] = {k: said[k] for k in keys}
-        row |= {"took": time.perf_counter() - start, "outputs": outputs, "weights": kept}
+        took = time.perf_counter() - start
+        row = {**{k: said[k] for k in keys}, "took": took, "outputs": outputs, "weights": kept}
         self.index["steps"].append(row)
-        self.index["spent"] = self.spent + row["took"]
+        self.index["spent"] = self.spent + took
         self.drop_weights()
         self.write_index()
-        return {"kind": "watch", "step": step, "outputs": outputs, "took": row["took"]}
+        return {"kind": "watch", "step": step, "outputs": outputs, "took": took}
 
     def measure_changes(self) -> dict[str, Tensor]:
         """The norm of every matrix, of its gradient and of this step's update, and how many rows the step moved."""

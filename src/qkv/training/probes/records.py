@@ -5,9 +5,11 @@ Letters: S recorded steps, N matrices, W watched words, D width.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ from qkv.training.losses import states
 
 FOLDER = Path("train", "watch")
 FORMAT = 1
-NO_WEIGHTS = Message("no weights were kept")
 REQUESTS_FILE, REQUESTS, LONGEST_REQUEST = "wishes.json", 3, 120  # a file, texts in it, characters of a text
-PARTS = {
-    "attn.q": "W_Q", "attn.k": "W_K", "attn.v": "W_V", "attn.out": "W_O", "cross.q": "W_Q", "cross.k": "W_K",
-    "cross.v": "W_V", "cross.out": "W_O", "embed": "embedding", "source_embed": "embedding", "moe.router": "router",
-}
+PARTS = (  # what a weight is: the first pattern that its name fits says so
+    (r"\.bias$", "bias"), (r"layers\..*(attn|cross)\.q\.\w+$", "W_Q"), (r"layers\..*(attn|cross)\.k\.\w+$", "W_K"),
+    (r"layers\..*(attn|cross)\.v\.\w+$", "W_V"), (r"layers\..*(attn|cross)\.out\.\w+$", "W_O"),
+    (r"^(source_)?embed\.\w+$", "embedding"), (r"layers\..*moe\.router\.\w+$", "router"),
+    (r"(norm|_sum|_in|_out)\.\w+$", "norm"), (r"moe\.", "experts"), (r"ffn\.", "FFN"),
+    (r"position|segments|relative", "position"), (r"head|labels", "head"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,7 @@ class WeightChange:
 
 def kind_of_weight(name: str) -> str:
     """What a weight is, by its name: W_Q … W_O, FFN, embedding, position, head, router, experts, norm, bias, other."""
-    path, _, kind = name.rpartition(".")
-    short = ".".join(path.split(".")[-2:]) if "layers." in path else path
-    if kind == "bias":
-        return "bias"
-    if short in PARTS:
-        return PARTS[short]
-    if path.endswith(("norm", "_sum", "_in", "_out")):
-        return "norm"
-    within = (("moe.", "experts"), ("ffn.", "FFN"), ("position", "position"), ("segments", "position"),
-              ("relative", "position"), ("head", "head"), ("labels", "head"))
-    return next((part for key, part in within if key in f"{path}."), "other")
+    return next((part for pattern, part in PARTS if re.search(pattern, name)), "other")
 
 
 def describe_weights(weights: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -92,7 +86,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         QkvError: the disk is full or not writable.
     """
     try:
-        log.write_json_line(path, value)
+        log.write_text_file(path, log.to_json(value))
     except OSError as e:
         raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
 
@@ -115,12 +109,16 @@ class Record:
         QkvError: an array that this record lacks; the error names those that it has.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, step: int) -> None:
+        self.path, self.step = path, step
         with open_record(path) as file:
-            self.json: dict[str, Any] = json.loads((file.metadata() or {}).get("state", ""))
             self.names = tuple(file.keys())
-        self.step = int(self.json["step"])
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """What was recorded besides arrays."""
+        with open_record(self.path) as file:
+            return json.loads((file.metadata() or {}).get("state", ""))
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
@@ -139,11 +137,6 @@ class ProbeLog:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory, self.folder = Path(directory), Path(directory) / FOLDER
-        self.index: dict[str, Any] = {}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the index again: a running run adds to it."""
         try:
             found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
         except OSError:
@@ -154,7 +147,7 @@ class ProbeLog:
         if found.get("format") != FORMAT:
             raise QkvError("{folder}: records of format {format}, expected {format2}", folder=self.folder,
                            format=found.get("format"), format2=FORMAT)
-        self.index = found
+        self.index: dict[str, Any] = found
 
     @property
     def steps(self) -> list[int]:
@@ -165,10 +158,6 @@ class ProbeLog:
     def kept(self) -> list[int]:
         """The steps whose weights were kept."""
         return [row["step"] for row in self.index["steps"] if row["weights"]]
-
-    def nearest_step(self, step: int, among: list[int] | None = None) -> int:
-        """The recorded step nearest to a number."""
-        return min(self.steps if among is None else among, key=lambda n: abs(n - step))
 
     @property
     def requests(self) -> tuple[str, ...]:
@@ -191,7 +180,7 @@ class ProbeLog:
     def read(self, step: int) -> Record:
         """What was recorded at a step."""
         self.check_step(step, self.steps, Message("nothing was recorded"))
-        return Record(self.folder / f"{step:06}.safetensors")
+        return Record(self.folder / f"{step:06}.safetensors", step)
 
     def check_step(self, step: int, known: list[int], lack: Message) -> None:
         """A QkvError where a step is not among those known."""
@@ -202,14 +191,9 @@ class ProbeLog:
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """All weights after a step."""
-        return dict(self.iterate_weights(step))
-
-    def iterate_weights(self, step: int) -> Iterator[tuple[str, Tensor]]:
-        """The weights after a step, one at a time."""
-        self.check_step(step, self.kept, NO_WEIGHTS)
+        self.check_step(step, self.kept, Message("no weights were kept"))
         with open_record(self.folder / "weights" / f"{step:06}.safetensors") as file:
-            for name in file.keys():  # noqa: SIM118  not a mapping
-                yield name, file.get_tensor(name)
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
 
     def series(self, name: str) -> Tensor:
         """One array at every recorded step, [S, …]; their JSON is not read.
@@ -217,12 +201,7 @@ class ProbeLog:
         Raises:
             QkvError: a step has no such array.
         """
-        return torch.stack([self.array(step, name) for step in self.steps]) if self.steps else torch.zeros(0)
-
-    def array(self, step: int, name: str) -> Tensor:
-        """One array of a recorded step."""
-        with open_record(self.folder / f"{step:06}.safetensors") as file:
-            return file.get_tensor(name) if name in file.keys() else self.read(step)[name]  # noqa: SIM118
+        return torch.stack([self.read(step)[name] for step in self.steps]) if self.steps else torch.zeros(0)
 
     def paths(self) -> Tensor:
         """The way of the watched words over the steps [S, W, 2]: their vectors in their two main directions.
@@ -239,14 +218,13 @@ class ProbeLog:
 
     def compare_weights(self, first: int, last: int) -> list[WeightChange]:
         """What moved between two steps, matrix by matrix in the order of the index; both need their weights."""
-        self.check_step(first, self.kept, NO_WEIGHTS)
-        before, found = self.weights(first), dict[str, WeightChange]()
-        for name, now in self.iterate_weights(last):
-            old = before[name]
-            others = (now != old).reshape(len(old), -1).any(1)
+        before, after, found = self.weights(first), self.weights(last), list[WeightChange]()
+        for name in (m["name"] for m in self.index["matrices"] if m["name"] in after):
+            old, now = before[name], after[name]
+            moved = int((now != old).reshape(len(old), -1).any(1).sum())
             distance, norm = float((now - old).float().norm()), float(old.float().norm())
-            found[name] = WeightChange(name, kind_of_weight(name), len(old), int(others.sum()), distance, norm)
-        return [found[m["name"]] for m in self.index["matrices"] if m["name"] in found]
+            found.append(WeightChange(name, kind_of_weight(name), len(old), moved, distance, norm))
+        return found
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Reading a config strictly: every key is read, ignored with a reason, or an error; nothing is silently dropped."""
 
+import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -18,30 +19,38 @@ HOUSEKEEPING = re.compile(
 )
 
 
-class Reader:
-    """A config as a mapping that remembers which of its keys were read."""
+class Config:
+    """A config as a mapping that remembers which of its keys were read; `defaults` stand for keys that it lacks."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where
+        self.defaults: dict[str, Any] = {}
         self.read: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def with_defaults(self, **defaults: Any) -> "Config":
+        """The config as a parent family reads it: absent keys take the defaults of the derived format."""
+        made = copy.copy(self)
+        made.defaults = defaults | self.defaults
+        return made
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.values:
+            if key in self.defaults:
+                return self.defaults[key]
             raise QkvError("{where}: the key {key!r} is missing{hint}", where=self.where, key=key,
                            hint=nearest(key, self.values))
         self.read.add(key)
-        return self.check_number(key)
-
-    def get(self, key: str, default: Any) -> Any:
-        """The value of `key`, or the default that the format defines."""
-        return self[key] if key in self.values else default
-
-    def check_number(self, key: str) -> Any:
-        """The value, refused when it is a number that is not finite or a size below zero."""
         value = self.values[key]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (not math.isfinite(value) or value < 0):
             raise self.error(key, value, Message("a finite number that is not negative"))
         return value
+
+    def get(self, key: str, default: Any) -> Any:
+        """The value of `key`, or the default that the format defines."""
+        return self[key] if key in self.values else self.defaults.get(key, default)
 
     def choice(self, key: str, known: Mapping[str, Any], default: str | None = None) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
@@ -51,31 +60,23 @@ class Reader:
                              Message("one of {known}{hint}", known=", ".join(known), hint=nearest(str(value), known)))
         return known[value]
 
-    def part(self, key: str) -> "Reader":
-        """A nested config as a reader of its own; empty (and false) where it is absent or null."""
+    def part(self, key: str) -> "Config":
+        """A nested config; empty (and false) where it is absent or null."""
         self.read.add(key)
-        return Reader(self.values.get(key) or {}, f"{self.where}: {key}")
-
-    def __bool__(self) -> bool:
-        return bool(self.values)
+        return Config(self.values.get(key) or {}, f"{self.where}: {key}")
 
     def error(self, key: str, found: object, expected: str) -> QkvError:
         """An error that names the key, what was found and what was expected."""
         return QkvError("{where}: {key!r} is {found!r}, expected {expected}", where=self.where, key=key, found=found,
                         expected=expected)
 
-    def list_unread(self, ignore: Iterable[str] = ()) -> dict[str, Any]:
-        """Keys that were neither read nor explained, with their values."""
+    def finish(self, ignore: Iterable[str]) -> None:
+        """Stop at keys that are set, were never read, and match no regular expression of `ignore`."""
         known = [HOUSEKEEPING, *(re.compile(p) for p in ignore)]
-        return {k: v for k, v in self.values.items() if k not in self.read and not any(p.fullmatch(k) for p in known)}
-
-    def finish(self, ignore: Iterable[str]) -> list[str]:
-        """Stop at keys that are set and that we do not read; the unread but empty ones are returned."""
-        left = self.list_unread(ignore)
-        set_keys = {k: v for k, v in left.items() if v}
-        if set_keys:
-            keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in set_keys.items())
+        left = {k: v for k, v in self.values.items()
+                if v and k not in self.read and not any(p.fullmatch(k) for p in known)}
+        if left:
+            keys = "; ".join(f"{k} = {v!r}{nearest(k, self.read)}" for k, v in left.items())
             raise QkvError("{where}: keys that are not read and that may change the model: {keys}. Remove them, or "
                            "list them in the family's IGNORE with the reason why they are harmless", where=self.where,
                            keys=keys)
-        return sorted(left)
