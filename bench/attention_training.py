@@ -31,7 +31,7 @@ def main() -> None:
         rows=rows,
         longest_row_where_few_wins=crossing,
         limit=most,
-        limit_of="qkv.core.kernels.fits_small_matmul: small_matmul runs up to 256 keys",
+        limit_of="qkv.core.kernels.attend: small_matmul runs up to 256 keys",
     )
 
 

@@ -52,7 +52,8 @@ def main() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with torch.no_grad():
-        same = torch.equal(torch.compile(core.run_stack, backend="eager")(ids, step), core.run_stack(ids, step))
+        run = lambda ids, step: core.stack(core.embed(ids), step)  # noqa: E731
+        same = torch.equal(torch.compile(run, backend="eager")(ids, step), run(ids, step))
     breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with torch.no_grad():

@@ -122,7 +122,7 @@ def counted(spec: Spec, tokens: int, past: int = 0) -> int:
         return dataclasses.replace(made, attend=attention.attend)
 
     def logits(ids: torch.Tensor, step: object) -> None:
-        states = core.run_stack(ids, step)  # type: ignore[arg-type]
+        states = core.stack(core.embed(ids), step)  # type: ignore[arg-type]
         if spec.head:
             core.head(states)
 
@@ -188,7 +188,7 @@ def test_decoding_reads_the_whole_past_and_no_source_again() -> None:
 
 @pytest.mark.parametrize("name", ["gqa", "learned", "seq2seq", "encoder", "experts", "mixed", "relative", "cloze"])
 def test_activations_are_what_a_real_backward_pass_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "TABLE", [k for k in kernels.TABLE if k.name == "sdpa"])
+    monkeypatch.setattr(kernels, "attend", kernels.sdpa)
     spec, tokens = zoo.ALL[name](), 32
     core, kept = zoo.made(spec), {}
     weights = {p.untyped_storage().data_ptr() for p in core.parameters()}

@@ -223,7 +223,7 @@ def count_saved(core: Transformer, tokens: int) -> int:
         if core.spec.encoder and core.spec.decoder:
             embed = core.source_embed if core.spec.sources else core.embed
             memory = core.encoder(embed(ids), make_step(core.encoder))
-        core.run_stack(ids, make_step(core.stack, Inputs(memory=memory)))
+        core.stack(core.embed(ids), make_step(core.stack, Inputs(memory=memory)))
     return total
 
 

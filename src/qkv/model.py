@@ -15,7 +15,6 @@ from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.spec import Spec
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
 from qkv.tasks.types import Prompt, Result, SpecialTokens
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -32,24 +31,16 @@ class Model:
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
     ) -> None:
         self.core, self.tokenizer, self.config = core, tokenizer, config
+        self.spec = core.spec
+        self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
         self.base = ""  # the model that its adapters stand beside, where it has some
 
     @property
-    def spec(self) -> Spec:
-        """The frozen spec of the core."""
-        return self.core.spec
-
-    @property
     def device(self) -> torch.device:
         """Where the weights lie."""
         return self.core.embed.weight.device
-
-    @property
-    def encoder_decoder(self) -> bool:
-        """Whether there is a source to read besides the text to write."""
-        return bool(self.spec.encoder and self.spec.decoder)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.core.parameters())

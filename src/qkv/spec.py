@@ -8,6 +8,7 @@ import dataclasses
 import types
 import typing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from qkv.errors import QkvError, nearest
@@ -245,7 +246,7 @@ class Stack:
     segments: int = 0
     relative: Relative | None = None
 
-    @property
+    @cached_property
     def longest(self) -> int | None:
         """The longest sequence that the positions allow, None where nothing bounds it."""
         return self.positions.size if self.positions else self.context
@@ -317,14 +318,14 @@ class Spec:
             if stack and not stack.blocks:
                 raise QkvError("spec: a stack without blocks; give at least one Block")
 
-    @property
+    @cached_property
     def stack(self) -> Stack:
         """The stack whose states become logits: the decoder where there is one."""
         stack = self.decoder or self.encoder
         assert stack is not None
         return stack
 
-    @property
+    @cached_property
     def architecture(self) -> Architecture:
         """Which kind of Transformer this is; a prefix decoder sees its whole prompt at once."""
         if self.decoder is None:
@@ -334,7 +335,7 @@ class Spec:
         prefix = any(block.attn.mask.kind == "prefix" for block in self.decoder.blocks)
         return "prefix decoder" if prefix else "causal decoder"
 
-    @property
+    @cached_property
     def fills_blanks(self) -> bool:
         """Whether the decoder's words take the place of a blank in its prompt (Du et al. 2022), by two positions."""
         if self.decoder is None:
@@ -343,12 +344,12 @@ class Spec:
         counted = self.decoder.positions is not None and self.decoder.positions.blanks == "counted"
         return counted or any(rotary is not None and rotary.axes == 2 for rotary in rotaries)
 
-    @property
+    @cached_property
     def has_blocks(self) -> bool:
         """Whether the stacks are made of blocks: not so in an LSTM baseline."""
         return bool(self.stack.blocks)
 
-    @property
+    @cached_property
     def context(self) -> int | None:
         """The longest sequence of the stack whose states become logits."""
         return self.stack.longest

@@ -1,6 +1,7 @@
 """Every kernel of the table against the maths in the open: each mask, grouping, padding and scale, forth and back."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from qkv.core.attention import Attention, attend
 from qkv.core.masks import AttentionBias, MaskContext, build_mask
 from qkv.core.model import build_step
 
+Kernel = Callable[..., Tensor]
 ROWS, QUERIES, HEADS, DIM = 3, 6, 6, 32
 MASKS = {
     "full": spec.Mask("full"), "causal": spec.Mask("causal"), "prefix": spec.Mask("prefix"),
@@ -55,36 +57,37 @@ CASES = [
 ]  # fmt: skip
 
 
-def fitted(kernel: kernels.Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
+def fitted(kernel: Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
     """All queries, or the last one alone for the kernel that takes one: it sees what comes before it."""
-    if kernel.name != "gqa_decode":
+    if kernel.__name__ != "gqa_decode":
         return q, mask
     return q[:, :, -1:], AttentionBias(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
-def test_every_kernel_is_the_open_maths(kernel: kernels.Kernel) -> None:
+@pytest.mark.parametrize("kernel", kernels.KERNELS, ids=lambda k: k.__name__)
+def test_every_kernel_is_the_open_maths(kernel: Kernel) -> None:
     for name, groups, padded, packed, past in CASES:
         q, k, v, mask, at, step = setting(MASKS[name], groups, padded, packed, past)
         q, mask = fitted(kernel, q, mask)
-        got, expected = kernel.run(q, k, v, mask, at, step), attend(q, k, v, mask, at, step)
+        got, expected = kernel(q, k, v, mask, at, step), attend(q, k, v, mask, at, step)
         visible = torch.ones(ROWS, q.shape[2], dtype=torch.bool)
         if mask.bias is not None:
             visible = (mask.bias == 0).any(-1)[:, 0].expand(ROWS, -1)  # a padded query may see nothing
         gap = (got - expected).transpose(1, 2)[visible].abs().max()
-        assert gap <= 1e-5, f"{kernel.name}: {name} groups={groups} padded={padded} packed={packed} past={past}: {gap}"
+        what = f"groups={groups} padded={padded} packed={packed} past={past}"
+        assert gap <= 1e-5, f"{kernel.__name__}: {name} {what}: {gap}"
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kernel", kernels.TABLE, ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", kernels.KERNELS, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("groups", [6, 2])
-def test_gradients_are_those_of_the_open_maths(kernel: kernels.Kernel, groups: int) -> None:
+def test_gradients_are_those_of_the_open_maths(kernel: Kernel, groups: int) -> None:
     for mask in MASKS.values():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 0, scale=0.3)
         q, hidden = fitted(kernel, q, hidden)
         grads: list[tuple[Tensor, ...]] = []
-        for run in (kernel.run, attend):
+        for run in (kernel, attend):
             leaves = [t.clone().requires_grad_() for t in (q, k, v)]
             run(*leaves, hidden, at, step).square().sum().backward()
             grads.append(tuple(t.grad for t in leaves if t.grad is not None))
@@ -123,7 +126,7 @@ def test_a_wrong_kernel_is_found(fault: str) -> None:
         return kernels.sdpa(q, k, v, mask._replace(causal=False), at, step)
 
     with pytest.raises(AssertionError, match="wrong: "):
-        test_every_kernel_is_the_open_maths(kernels.Kernel("wrong", lambda *_: True, wrong))
+        test_every_kernel_is_the_open_maths(wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -150,7 +153,7 @@ def test_one_query_that_leans_to_distances_of_its_own_by_head() -> None:
     q, k, v, _, at, step = setting(MASKS["full"], 2, False, False, 4)
     lean = AttentionBias(torch.randn(1, HEADS, 1, k.shape[2]), causal=False)
     last = q[:, :, -1:]
-    assert kernels.is_gqa_decode(last, k, at, step)
+    assert torch.equal(kernels.attend(last, k, v, lean, at, step), kernels.gqa_decode(last, k, v, lean, at, step))
     assert (kernels.gqa_decode(last, k, v, lean, at, step) - attend(last, k, v, lean, at, step)).abs().max() <= 1e-5
 
 
@@ -159,7 +162,7 @@ def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(groups: int) -
     for name, mask in MASKS.items():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
-        assert kernels.fits_small_matmul(low[0], low[1], at, step)
-        assert not kernels.fits_small_matmul(q, k, at, step)
+        assert torch.equal(kernels.attend(q, k, v, hidden, at, step), kernels.sdpa(q, k, v, hidden, at, step))
         got, exact = kernels.small_matmul(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
+        assert torch.equal(kernels.attend(*low, hidden, at, step), got)
         assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name

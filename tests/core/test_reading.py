@@ -15,8 +15,8 @@ from qkv.core.step import active_tracer
 
 CORE = Path(str(model.__file__)).parent
 # one-line helpers and what stands behind an interface; the contract does not count them
-UNCOUNTED = {"tap", "pass_through", "append", "get_or_compute", "rotate", "no_dropout", "sinusoid", "split_heads",
-             "project_kv", "add", "carry", "<lambda>"}
+UNCOUNTED = {"tap", "pass_through", "append", "get_or_compute", "rotate", "no_dropout", "sinusoid", "project_kv",
+             "add", "<lambda>"}
 
 
 class Opens:
@@ -35,10 +35,10 @@ def entered(name: str) -> set[tuple[str, str]]:
 
     def hear(frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
-        if code.co_qualname == "Transformer.begin":
+        if code.co_qualname == "build_step" and event in ("call", "return"):
             preparing[0] = event == "call"
         here = Path(code.co_filename).parent == CORE and not preparing[0]
-        if event == "call" and here and code.co_name not in UNCOUNTED | {"begin"}:
+        if event == "call" and here and code.co_name not in UNCOUNTED | {"build_step"}:
             found.add((Path(code.co_filename).name, code.co_qualname))
 
     token = active_tracer.set(Opens())

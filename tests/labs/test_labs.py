@@ -86,7 +86,7 @@ def fat(self, layer, k, v, whole=Static.append):
 def tangled(self, x, step):
     """Heads merged by a plain reshape."""
     x = step.tap(self, "norm", x)
-    q = step.tap(self, "q", step.tap(self, "q_pre", self.split_heads(self.q(x), self.spec.heads)))
+    q = step.tap(self, "q", step.tap(self, "q_pre", self.q(x).unflatten(-1, (self.spec.heads, -1)).transpose(1, 2)))
     k, v = self.project_kv(x, step)
     k = step.tap(self, "k", k)
     z = step.tap(self, "z", step.attend(q, k, v, step.mask[self.spec.mask], self, step))
@@ -126,7 +126,7 @@ FAULTS = {
     "wo-sum": (Attention, "forward", tangled),
     "scale": (Attention, "__init__", unscaled),
     "what-moves": (Transformer, "run_stack", learning),
-    "revision-ledger": (Block, "add", lambda self, x, update, step: x + 0.9 * update),
+    "revision-ledger": (Block, "add", lambda self, x, h, update, step: x + 0.9 * update),
     "parallel-equals-serial": (kernels, "attend", blind),
     "temperature-and-top-p": (sample, "nucleus", lambda probs, mass: probs + 0.1),
     "param-count": (Attention, "__init__", heavier),

@@ -145,7 +145,7 @@ def test_a_cut_edge_to_the_source_equals_cross_attention_masked_by_hand() -> Non
         bias[..., case.at - 1, 3] = -1e30
         mask = {m: s._replace(bias=bias) if m.kind == "memory" else s for m, s in step.mask.items()}
         changed = dataclasses.replace(step, mask=mask)
-        hand = core.head(core.run_stack(target, changed))[0].log_softmax(-1)
+        hand = core.head(core.stack(core.embed(target), changed))[0].log_softmax(-1)
     before, after, instead = edge_ablation.cut_every_edge(core, case, side="cross")
     assert after.shape == (4, 6, 4)
     assert abs(float(after[case.at - 1, 3, case.at]) - at(hand, case)) < 1e-4

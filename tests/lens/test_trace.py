@@ -393,7 +393,7 @@ def test_a_cut_edge_has_weight_zero_and_equals_a_mask_written_by_hand() -> None:
     bias = torch.zeros(1, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), -1e30)
     bias[..., 4, 1:3] = -1e30
     mask = {m: s._replace(bias=bias, causal=False) for m, s in step.mask.items()}
-    expected = core.head(core.run_stack(ids, dataclasses.replace(step, mask=mask)))
+    expected = core.head(core.stack(core.embed(ids), dataclasses.replace(step, mask=mask)))
     assert (got - expected).abs().max() < 1e-5
     assert (got - core(ids).logits)[:, 4:].abs().max() > 1e-3
     assert (got - core(ids).logits)[:, :4].abs().max() < 1e-5, "earlier positions do not see the cut"

@@ -69,8 +69,7 @@ def slowly(core: Transformer, batch: Batch) -> float:
             segments=None if batch.segments is None else batch.segments[i : i + 1, :real],
             prefix_len=None if batch.prefix is None else batch.prefix[i : i + 1],
         )
-        step = core.begin(row, given)
-        states = core.run_stack(row, step)
+        states, step = core.run_stack(row, given)
         chances = core.head(states)[0].log_softmax(-1)
         total -= sum(chances[t, label].item() for t, label in enumerate(batch.labels[i].tolist()) if label != IGNORED)
         if batch.classes is not None and batch.classes[i] != IGNORED:

@@ -60,8 +60,7 @@ def slowly(a: assemble.Assembly, b: Batch, share: float) -> float:
         count = len(ids) if b.target_real is None else int(b.target_real[i].sum())
         row = ids[None, :count]
         segments = None if b.segments is None else b.segments[i : i + 1, :count]
-        step = core.begin(row, Inputs(segments=segments))
-        states = core.run_stack(row, step)
+        states, step = core.run_stack(row, Inputs(segments=segments))
         assert b.classes is not None
         total -= core.labels(states, step)[0].log_softmax(-1)[b.classes[i]].item()
         if share:

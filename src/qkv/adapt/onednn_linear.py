@@ -25,8 +25,12 @@ class Packed(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         weight = self.weight
+        if torch.compiler.is_compiling() or (
+            weight.dtype == torch.float32 and input.numel() * self.out_features < LEAST
+        ):
+            return F.linear(input, weight, self.bias)
         low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
-        if torch.is_grad_enabled() or not low or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or not low:
             return multiply(input, weight, self.bias)
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again
         if self.packed is None or self.packed[0] != made_of:
@@ -58,24 +62,21 @@ class Product(torch.autograd.Function):
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [... D] @ weight.T + bias, weight [E D], by the faster of oneDNN and PyTorch."""
-    if not pays(x, weight):
+    """x [... D] @ weight.T + bias, weight [E D]: by oneDNN in fp32, with so many rows, where that is the faster way."""
+    # a graph holds PyTorch's own products; autocast narrows and torch.func transforms those, and nothing else
+    if (
+        torch.compiler.is_compiling()
+        or not x.dtype == weight.dtype == torch.float32
+        or not x.device.type == weight.device.type == "cpu"
+        or x.numel() * len(weight) < LEAST
+        or not is_mkl_slow()
+        or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+        or torch.is_autocast_enabled("cpu")
+    ):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return Product.apply(x, weight, bias)  # type: ignore[no-any-return]
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def pays(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is the faster one for such a product: in fp32, of so many rows, on such a processor."""
-    if torch.compiler.is_compiling():  # a graph holds PyTorch's own
-        return False
-    same = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not same or x.numel() * len(weight) < LEAST or not is_mkl_slow():
-        return False
-    # autocast narrows and torch.func transforms what PyTorch multiplies, and nothing else
-    transformed: bool = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-    return not transformed and not torch.is_autocast_enabled("cpu")
 
 
 def pack_weights(core: nn.Module) -> int:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv import spec
-from qkv.core.model import Stack, Transformer
+from qkv.core.dropout import no_dropout
+from qkv.core.model import Stack, Transformer, build_step, read_source
 from qkv.core.step import Inputs, Step
 from qkv.data.collate import pad_with_mask
 from qkv.errors import QkvError
@@ -175,7 +176,8 @@ class Written:
 def begin_decoding(core: LSTMModel, sources: Sequence[Sequence[int]], ids: Tensor) -> Step:
     """The step of a decoder that reads `ids` with these sources as its memory."""
     source, real = pad_with_mask(sources, ids.device)
-    return core.begin(ids, Inputs(source=source, source_padding_mask=real), mode="decode")
+    inputs = read_source(core, Inputs(source=source, source_padding_mask=real), "decode", no_dropout)
+    return build_step(core.decoder, ids, inputs, mode="decode")
 
 
 @torch.inference_mode()

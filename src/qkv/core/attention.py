@@ -32,7 +32,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
         x = step.tap(self, "norm", x)  # B T D
-        q = step.tap(self, "q_pre", self.split_heads(self.q(x), s.heads))  # B H T K
+        q = step.tap(self, "q_pre", self.q(x).unflatten(-1, (s.heads, -1)).transpose(1, 2))  # B H T K
         if s.mask.kind == "memory":
             k, v = step.cache.get_or_compute(self.layer, lambda: self.project_kv(step.memory, step))  # B G S K, B G S K
             q = step.tap(self, "q", q)  # B H T K
@@ -49,15 +49,12 @@ class Attention(nn.Module):
         z = step.tap(self, "z", z)  # B H T K
         return step.tap(self, "out", self.out(z.transpose(1, 2).flatten(2)))  # B T D
 
-    def split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """Each position's vector split into heads: [B, T, H K] -> [B, H, T, K]."""
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
     def project_kv(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """The keys and values of each position."""
         s = self.spec
-        k = step.tap(self, "k_pre", self.split_heads(self.k(x), s.groups))  # B G S K
-        return k, step.tap(self, "v", self.split_heads(self.v(x), s.groups))  # B G S K, B G S K
+        k = step.tap(self, "k_pre", self.k(x).unflatten(-1, (s.groups, -1)).transpose(1, 2))  # B G S K
+        v = step.tap(self, "v", self.v(x).unflatten(-1, (s.groups, -1)).transpose(1, 2))  # B G S K
+        return k, v
 
     def cross_attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
         """Attend to the memory; the hypotheses of one source form one row, so that its keys are not copied."""

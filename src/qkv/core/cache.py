@@ -36,17 +36,12 @@ class Static(Cache):
     """
 
     def __init__(self, layers: int, *, capacity: int = 64) -> None:
-        self.capacity = capacity
+        self.capacity, self.length = capacity, 0  # positions stored so far
         self.filled = [0] * layers
         self.buffers: list[Pair | None] = [None] * layers
         self.memory: dict[int, Pair] = {}
         self.padding_mask: Tensor | None = None
         self.parents: Tensor | None = None  # the row of the last call that each row continues; None: its own
-
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        """Positions stored so far."""
-        return self.filled[0]
 
     @property
     def bytes(self) -> int:
@@ -72,7 +67,7 @@ class Static(Cache):
         keys, values = self.reserve(layer, end, k, v)
         keys[:, :, start:end] = k
         values[:, :, start:end] = v
-        self.filled[layer] = end
+        self.filled[layer], self.length = end, end if layer == 0 else self.length
         return keys[:, :, :end], values[:, :, :end]  # B G S K, B G S W
 
     def reserve(self, layer: int, end: int, k: Tensor, v: Tensor) -> Pair:
@@ -121,7 +116,7 @@ class Static(Cache):
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
-        self.filled = [min(n, length) for n in self.filled]
+        self.filled, self.length = [min(n, length) for n in self.filled], min(self.length, length)
         self.padding_mask = None if self.padding_mask is None else self.padding_mask[:, :length]
 
 

@@ -1,10 +1,7 @@
-"""Faster versions of attention.attend: a table of kernels, each with a predicate that says when it may run.
+"""Faster versions of attention.attend, and when each of them runs.
 
 Callers do not choose. tests/core/test_kernels.py compares every kernel with the formula written out, under every mask.
 """
-
-from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,25 +14,12 @@ from qkv.core.masks import AttentionBias
 from qkv.core.step import Step
 
 
-class Kernel(NamedTuple):
-    """A faster attend(): its name, when it may be used, and the function."""
-
-    name: str
-    fits: Callable[[Tensor, Tensor, Attention, Step], bool]
-    run: Callable[[Tensor, Tensor, Tensor, AttentionBias, Attention, Step], Tensor]
-
-
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """PyTorch's fused attention: never stores the [T, S] scores, reads shared key/value heads in place."""
     bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
     return F.scaled_dot_product_attention(
         q, k, v, bias, is_causal=mask.causal, scale=at.scale, enable_gqa=k.shape[1] < q.shape[1]
     )
-
-
-def has_no_dropout(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """The fused kernel cannot apply our dropout, so it runs only where the pattern has none."""
-    return at.spec.dropout == 0.0 or step.drop is no_dropout
 
 
 def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
@@ -46,11 +30,6 @@ def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attenti
         bias = bias.unflatten(1, shape).squeeze(3)
     z = F.scaled_dot_product_attention(q.unflatten(1, shape).squeeze(3), k, v, bias, scale=at.scale)
     return z.flatten(1, 2)[:, :, None]
-
-
-def is_gqa_decode(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """A single query whose heads share keys, without dropout; the fused kernel would repeat the keys."""
-    return q.shape[2] == 1 and k.shape[1] < q.shape[1] and has_no_dropout(q, k, at, step)
 
 
 def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
@@ -69,27 +48,21 @@ def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Atten
     return (pattern.view(rows, k.shape[1], -1, k.shape[2]) @ v).view(rows, heads, tokens, -1)
 
 
-def fits_small_matmul(q: Tensor, k: Tensor, at: Attention, step: Step) -> bool:
-    """On a CPU, so few scores that storing them costs less than the fused kernel's overhead."""
-    if q.device.type != "cpu":
-        return False
-    if q.requires_grad:
-        return k.shape[2] <= 256  # measured by bench/attention_training.py
-    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    brief = q.shape[2] <= 256 and scores <= 1 << 22  # from 512 queries on the fused kernel is twice as fast
-    return q.dtype == torch.bfloat16 and brief  # 2 to 10 times as fast (bench/attention_inference.py)
-
-
-TABLE: tuple[Kernel, ...] = (
-    Kernel("small_matmul", fits_small_matmul, small_matmul),
-    Kernel("gqa_decode", is_gqa_decode, gqa_decode),
-    Kernel("sdpa", has_no_dropout, sdpa),
-)
+KERNELS = (small_matmul, gqa_decode, sdpa)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """The first kernel of the table that fits, else the formula written out."""
-    for kernel in TABLE:
-        if kernel.fits(q, k, at, step):
-            return kernel.run(q, k, v, mask, at, step)
+    """By the fastest kernel that may run, else by the formula written out."""
+    if q.requires_grad:
+        small = k.shape[2] <= 256  # measured by bench/attention_training.py
+    else:
+        # 2 to 10 times as fast (bench/attention_inference.py); from 512 queries on the fused kernel is twice as fast
+        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+        small = q.dtype == torch.bfloat16 and q.shape[2] <= 256 and scores <= 1 << 22
+    if small and q.device.type == "cpu":  # storing so few scores costs less than the fused kernel's overhead
+        return small_matmul(q, k, v, mask, at, step)
+    if at.spec.dropout == 0.0 or step.drop is no_dropout:  # the fused kernels cannot apply our dropout
+        if k.shape[1] < q.shape[1] and q.shape[2] == 1:
+            return gqa_decode(q, k, v, mask, at, step)
+        return sdpa(q, k, v, mask, at, step)
     return open_attend(q, k, v, mask, at, step)

@@ -61,27 +61,26 @@ class Block(nn.Module):
         s = self.spec
         x = step.tap(self, "resid_in", x)  # B T D
         h = self.attn_in(x)  # B T D
-        y = self.attn_sum(self.add(self.carry(x, h), self.attn_out(self.attn(h, step)), step))  # B T D
+        y = self.attn_sum(self.add(x, h, self.attn_out(self.attn(h, step)), step))  # B T D
         if s.residual != "parallel":
             y = step.tap(self, "resid_mid", y)  # B T D
         if s.cross:
-            c = self.cross_out(self.cross(self.cross_in(y), step))  # B T D
-            y = step.tap(self, "resid_cross", self.cross_sum(self.add(y, c, step)))  # B T D
+            h = self.cross_in(y)  # B T D
+            y = self.cross_sum(self.add(y, h, self.cross_out(self.cross(h, step)), step))  # B T D
+            y = step.tap(self, "resid_cross", y)  # B T D
         h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
         f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
-        return step.tap(self, "resid_out", self.ffn_sum(self.add(self.carry(y, h), self.ffn_out(f), step)))  # B T D
+        return step.tap(self, "resid_out", self.ffn_sum(self.add(y, h, self.ffn_out(f), step)))  # B T D
 
-    def carry(self, x: Tensor, h: Tensor) -> Tensor:
-        """What a sub-layer's update is added to: the stream x, or in DeepNorm what the sub-layer reads, scaled."""
+    def add(self, x: Tensor, h: Tensor, update: Tensor, step: Step) -> Tensor:
+        """The residual connection (He et al. 2015); DeepNorm adds to h, which the sub-layer read, scaled."""
         s = self.spec
-        return h * s.residual_scale if s.residual == "deepnorm" else x  # B T D
-
-    def add(self, x: Tensor, update: Tensor, step: Step) -> Tensor:
-        """The residual connection (He et al. 2015)."""
-        s = self.spec
+        update = step.drop(update, s.dropout)  # B T D
         if s.residual == "none":
-            return step.drop(update, s.dropout)  # B T D
-        return x + step.drop(update, s.dropout)  # B T D
+            return update  # B T D
+        if s.residual == "deepnorm":
+            return h * s.residual_scale + update  # B T D
+        return x + update  # B T D
 
 
 class Stack(nn.Module):
@@ -227,8 +226,7 @@ class Transformer(nn.Module):
     ) -> Output:
         """Ids [B, T] to logits [B, T, V] and states; `logits_to_keep` > 0 gives logits of the last positions only."""
         s = self.spec
-        step = self.begin(ids, inputs, cache, mode=mode, drop=drop)
-        x = self.run_stack(ids, step)  # B T D
+        x, step = self.run_stack(ids, inputs, cache, mode=mode, drop=drop)  # B T D
         if s.head:
             return Output(step.tap(self, "logits", self.head(x[:, -logits_to_keep:])), x)
         return Output(None, x)  # type: ignore[arg-type]
@@ -238,14 +236,14 @@ class Transformer(nn.Module):
         mode: Mode = "train", drop: Drop = no_dropout,
     ) -> Tensor:
         """The last states [B, T, D] without the head."""
-        return self.run_stack(ids, self.begin(ids, inputs, cache, mode=mode, drop=drop))
+        return self.run_stack(ids, inputs, cache, mode=mode, drop=drop)[0]
 
     def classify(
         self, ids: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
     ) -> Tensor:
         """Logits over the labels of each text [B, labels]; texts are padded on the right."""
-        step = self.begin(ids, inputs, mode=mode, drop=drop)
-        return self.labels(self.run_stack(ids, step), step)
+        x, step = self.run_stack(ids, inputs, mode=mode, drop=drop)
+        return self.labels(x, step)
 
     def encode(
         self, source: Tensor, inputs: Inputs | None = None, *, mode: Mode = "train", drop: Drop = no_dropout
@@ -257,23 +255,19 @@ class Transformer(nn.Module):
             return self.encoder(self.source_embed(source), step)  # B T D
         return self.encoder(self.embed(source), step)  # B T D
 
-    def begin(
+    def run_stack(
         self, ids: Tensor, inputs: Inputs | None = None, cache: Cache | None = None, *,
         mode: Mode = "train", drop: Drop = no_dropout,
-    ) -> Step:
-        """The step for `run_stack`; an encoder-decoder encodes its source first."""
+    ) -> tuple[Tensor, Step]:
+        """The states that become logits, with their step; an encoder-decoder encodes its source first."""
         s = self.spec
         if s.encoder and s.decoder:
             inputs = read_source(self, inputs, mode, drop)
-        return build_step(self.decoder if s.decoder else self.encoder, ids, inputs, cache, mode=mode, drop=drop)
-
-    def run_stack(self, ids: Tensor, step: Step) -> Tensor:
-        """The last states of the stack whose states become logits."""
-        s = self.spec
+        stack = self.decoder if s.decoder else self.encoder
+        step = build_step(stack, ids, inputs, cache, mode=mode, drop=drop)
         x = self.embed(ids)  # B T D
-        if s.decoder:
-            return self.decoder(x, step)  # B T D
-        return self.encoder(x, step)  # B T D
+        x = stack(x, step)  # B T D
+        return x, step
 
 
 def read_source(core: Transformer, inputs: Inputs | None, mode: Mode, drop: Drop) -> Inputs | None:

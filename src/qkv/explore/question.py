@@ -326,8 +326,8 @@ def decoding_setup(model: Model, ids: list[int], question: Question) -> tuple[li
     asked = GenerateOptions.parse({"max_new_tokens": most, **dict(question.sampling)}, {})
     options = replace(decode_options(model, asked), stop_strings=(), text_stream=None)
     if kind(model) == "decoder":
-        return [*ids, *question.force], options, asked.choice
-    return ids, replace(options, start=(*options.start, *question.force)), asked.choice
+        return [*ids, *question.force], options, asked
+    return ids, replace(options, start=(*options.start, *question.force)), asked
 
 
 def choose_search(model: Model, question: Question) -> beams.Search | None:
@@ -369,8 +369,7 @@ def read_once(model: Model, ids: list[int]) -> None:
         raise Refused("this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    step = core.begin(x, Inputs(prefix_len=free), mode="prefill")
-    hidden = core.run_stack(x, step)
+    hidden, step = core.run_stack(x, Inputs(prefix_len=free), mode="prefill")
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
     if core.spec.labels:

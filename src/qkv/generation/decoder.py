@@ -40,18 +40,14 @@ class Decoder:
         apart = self.device.type == "cpu" and active_tracer.get() is None
         groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
         if len(groups) < 2:
-            self.inputs = Inputs(memory=self.encode_batch(ids, real), source_padding_mask=real)
-            return
-        batches = [pad_rows([sources[r] for r in rows], "right", self.device) for rows in groups]
-        parts = [self.encode_batch(*batch) for batch in batches]  # B S D
-        memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
-        for rows, part in zip(groups, parts, strict=True):
-            memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
+            memory = self.core.encode(ids, Inputs(padding_mask=real), mode="prefill")  # B S D
+        else:
+            batches = [pad_rows([sources[r] for r in rows], "right", self.device) for rows in groups]
+            parts = [self.core.encode(some, Inputs(padding_mask=kept), mode="prefill") for some, kept in batches]
+            memory = parts[0].new_zeros(*ids.shape, parts[0].shape[-1])
+            for rows, part in zip(groups, parts, strict=True):
+                memory[torch.tensor(rows, device=self.device), : part.shape[1]] = part
         self.inputs = Inputs(memory=memory, source_padding_mask=real)
-
-    def encode_batch(self, ids: Tensor, real: Tensor | None) -> Tensor:
-        """The encoder's states of sources [B, S]."""
-        return self.core.encode(ids, Inputs(padding_mask=real), mode="prefill")
 
     def prefill(self, prompts: Seq[Seq[int]], room: int = 64) -> Tensor:
         """Logits [B, V] after the prompts, left-padded so that all end together; of an encoder-decoder after its start.

@@ -8,30 +8,23 @@ from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.sequence import DecodeOptions
-from qkv.options import AT_LEAST_ONE, check_range, replace_from_dict
+from qkv.generation.sequence import Sequence as Row
+from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Sampling
 from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank
 from qkv.tasks.types import Model, Prompt, Result, as_list
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
-    """The options of `generate` by name."""
+class GenerateOptions(Sampling):
+    """The options of `generate` by name: how each token is chosen, and the rest."""
 
     max_new_tokens: int | None = None
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
     beam: int = 1
     stop: tuple[str, ...] = ()
     chunk: int | None = None
     cache: bool = True
     sampling: Literal["greedy", "model"] = "greedy"
-
-    def __post_init__(self) -> None:
-        check_range("", self, AT_LEAST_ONE, lambda n: n >= 1, "beam")
 
     @staticmethod
     def parse(given: Mapping[str, Any], generation_config: Mapping[str, Any]) -> "GenerateOptions":
@@ -43,12 +36,11 @@ class GenerateOptions:
         usual = sampling_defaults(generation_config) if given.get("sampling") == "model" else {}
         options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or ()}
         plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
-        return replace_from_dict(GenerateOptions(), plain)
-
-    @property
-    def choice(self) -> Sampling:
-        """How each token is chosen."""
-        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+        found = replace_from_dict(GenerateOptions(), plain)
+        if found.beam < 1:
+            raise QkvError("{name}: found {value}, expected {wanted}", name="beam", value=found.beam,
+                           wanted=AT_LEAST_ONE)
+        return found
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +56,13 @@ def generate(model: Model, prompt: Any, **given: Any) -> Any:
     """Continue a prompt, or a list of prompts: one Result, or a list of them; see `Model.generate`."""
     many, prompts = as_list(prompt)
     options = GenerateOptions.parse(given, model.generation_config)
-    results = (continue_with_beams if options.beam > 1 else continue_by_sampling)(model, prompts, options)
+    decode, ids = decode_options(model, options), [model.ids(p) for p in prompts]
+    if decode.blanks:
+        ids = [with_blank(prompt, decode.blanks) for prompt in ids]
+    if options.beam > 1:
+        results = continue_with_beams(model, ids, options, decode)
+    else:
+        results = [result_of_row(row) for row in engine.generate(model.core, ids, sampling=options, options=decode)]
     return results if many else results[0]
 
 
@@ -72,7 +70,7 @@ def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
     options = GenerateOptions.parse(given, model.generation_config)
     decode = decode_options(model, options)
-    events = engine.stream_tokens(model.core, [model.ids(prompt)], sampling=options.choice, options=decode)
+    events = engine.stream_tokens(model.core, [model.ids(prompt)], sampling=options, options=decode)
     return (event.text for event in events)
 
 
@@ -81,37 +79,31 @@ def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     if not model.spec.has_blocks:
         raise QkvError("an LSTM baseline can translate and be evaluated; it cannot continue texts")
     special, tokenizer = model.special, model.tokenizer
+    blanks = blank_ids(model) if model.spec.fills_blanks else ()
     text_stream = None
     if tokenizer is not None:  # a translation continues no text: its prompt is the source
         text_stream = (lambda _: tokenizer.stream()) if model.encoder_decoder else tokenizer.stream
     return DecodeOptions(
-        options.max_new_tokens, special.eos, start_ids(model), blank_ids(model), forbid=special.forbid,
+        options.max_new_tokens, special.eos, start_ids(model), blanks, forbid=special.forbid,
         stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk, cache=options.cache,
     )
 
 
-def continue_by_sampling(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
-    """Continue prompts token by token, greedily or by drawing."""
-    decode = decode_options(model, options)
-    ids = [with_blank(model.ids(p), decode.blanks) for p in prompts]
-    done = engine.generate(model.core, ids, sampling=options.choice, options=decode)
-    return [
-        Result(
-            s.text, list(s.tokens), list(s.logprobs), s.finish_reason or "length",
-            {"prefill": s.timing.prefill, "decode": s.timing.decode, "tokens_per_second": s.timing.tokens_per_second},
-        )
-        for s in done
-    ]
-
-
-def continue_with_beams(model: Model, prompts: Sequence[Prompt], options: GenerateOptions) -> list[Result]:
+def continue_with_beams(
+    model: Model, ids: list[list[int]], options: GenerateOptions, decode: DecodeOptions
+) -> list[Result]:
     """Continue prompts with the likeliest texts that beams find."""
     if options.temperature or options.stop or not options.cache:
         raise QkvError("beam: beam search looks for the most probable text; remove temperature, stop and cache=False")
-    decode = decode_options(model, options)
-    ids = [with_blank(model.ids(p), decode.blanks) for p in prompts]
     found = beam(model.core, ids, search=Search(options.beam, length_penalty=0.0), options=decode)
     return [result_of(model, hypotheses) for hypotheses in found]
+
+
+def result_of_row(row: Row) -> Result:
+    """A row that was written token by token as a Result."""
+    timing = {"prefill": row.timing.prefill, "decode": row.timing.decode,
+              "tokens_per_second": row.timing.tokens_per_second}
+    return Result(row.text, list(row.tokens), list(row.logprobs), row.finish_reason or "length", timing)
 
 
 def result_of(model: Model, hypotheses: Sequence[Hypothesis], unknown: tuple[str, ...] = ()) -> Result:

@@ -33,9 +33,11 @@ def logprob(model: Model, text: Any) -> float:
                        text=len(text))
     source, target = map(model.ids, text)
     if model.spec.architecture in ("encoder-decoder", "prefix decoder"):
-        blanks = blank_ids(model)
-        source, target = with_blank(source, blanks), with_end(model, text[1])
-        place = find_blanks([source], blanks)[0] if model.spec.fills_blanks else None
+        target, place = with_end(model, text[1]), None
+        if model.spec.fills_blanks:
+            blanks = blank_ids(model)
+            source = with_blank(source, blanks)
+            place = find_blanks([source], blanks)[0]
         return logprob_of_ids(model.core, target, source, start=start_ids(model), blank=place)
     if all(isinstance(part, str) for part in text) and (both := model.ids("".join(text)))[: len(source)] == source:
         target = both[len(source) :]  # a text is cut into tokens as one

@@ -70,8 +70,8 @@ def start_ids(model: Model) -> tuple[int, ...]:
 
 
 def blank_ids(model: Model) -> tuple[int, ...]:
-    """The ids of tokens that stand for words to be filled in, where the model writes into such blanks."""
-    if not model.spec.fills_blanks or model.tokenizer is None:
+    """The ids of tokens that stand for words to be filled in, of a model that writes into such blanks."""
+    if model.tokenizer is None:
         return ()
     return tuple(i for name in BLANK_TOKENS if (i := model.tokenizer.id(name)) is not None)
 

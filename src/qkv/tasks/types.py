@@ -61,24 +61,16 @@ class Model(Protocol):
     """What a task needs of a model: `qkv.model.Model` has all of it."""
 
     core: Transformer
+    spec: Spec
+    encoder_decoder: bool
     tokenizer: Tokenizer | None
     special: SpecialTokens
     config: dict[str, Any] | None
     generation_config: dict[str, Any]
 
     @property
-    def spec(self) -> Spec:
-        """The spec of the core."""
-        ...
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        ...
-
-    @property
-    def encoder_decoder(self) -> bool:
-        """Whether it reads a source and writes a target."""
         ...
 
     @property
