@@ -50,6 +50,8 @@ def command(
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
+    for line in run.about:
+        common.note(line)
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
