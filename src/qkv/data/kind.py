@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import hf_datasets
+from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.encodings import describe_encoding
 from qkv.data.json_rows import LABEL_KEYS, parse_object
-from qkv.data.sources import JSON, find_delimiter, is_header
-from qkv.data.text_files import COMPRESSED, Line, decode_line, explain_missing, find_suffix, open_text, read_raw_lines
+from qkv.data.sources import JSON, find_delimiter, is_header, read_rows
+from qkv.data.text_files import COMPRESSED, Line, find_suffix, open_text, read_raw_lines
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 
@@ -65,12 +66,14 @@ class Kind:
         if self.name == "shards":
             return Message("a language model of token shards")
         if self.name == "chat":
-            return Message("a chat model from {rows} conversations (for the same data as texts, write them as text)",
-                           rows=rows)
+            return Message("a chat model from {rows} conversations", rows=rows)
         if self.name == "labels" and objective == "labels":
             return Message("a classifier of {labels} labels from {rows} rows, by {column} (to train a translator "
                            "instead: objective=pairs)", labels=self.labels, rows=rows, column=self.two)
         if self.name in ("pairs", "labels") and objective == "pairs":
+            if "source" in self.data:
+                return Message("a translator from {rows} pairs, {one} to {two} (to train a language model of both "
+                               "instead: objective=text)", rows=rows, one=self.one, two=self.two)
             return Message("a translator from {rows} pairs, {one} to {two} (to train a classifier instead: "
                            "objective=labels)", rows=rows, one=self.one, two=self.two)
         if objective != "text":
@@ -266,33 +269,59 @@ def count_lines(path: Path) -> int:
 
 def read_table(paths: Sequence[Path], words: Sequence[str], data: Mapping[str, Any], objective: str) -> Kind:
     """Files of columns."""
-    rows, count, whole, header = list[list[str]](), 0, True, list[str]()
-    for path in paths:
-        found = sample_lines(path, LIMIT // len(paths))
-        lines = [line for line in found.lines if line.strip()]
-        comma = find_delimiter(Line(1, lines[0].encode(), 0, b"", 0)) if lines and find_suffix(path) == ".csv" else ""
-        cut = [row for row in csv.reader(lines, delimiter=comma) if row] if comma else [l.split("\t") for l in lines]
-        if cut and (is_header(cut[0]) or (comma and names_columns(cut))):
-            header, cut = cut[0], cut[1:]
-            count -= 1
-        rows, whole = rows + cut, whole and found.whole
-        count += (len(cut) + 1 if header else len(cut)) if found.whole else found.count
+    tables = [read_cells(path, LIMIT // len(paths)) for path in paths]
+    rows, titles = [row for table in tables for row in table.rows], tables[0].titles
     if not rows:
         raise QkvError("{path}: no row of data", path=paths[0])
+    headers = {bool(table.titles) for table in tables}
+    if len(headers) > 1:
+        raise QkvError("{names}: some of these files have column names in their first row, and some have not",
+                       names=", ".join(map(str, paths)))
     width = Counter(map(len, rows)).most_common(1)[0][0]
-    titles = [name.strip() for name in header] if len(header) == width else []
+    titles = titles if len(titles) == width else []
     names = [Message("column {n} ({name})", n=n + 1, name=titles[n]) if titles else Message("column {n}", n=n + 1)
              for n in range(width)]
-    columns = [measure(name, n, [row[n] for row in rows if len(row) == width]) for n, name in enumerate(names)]
-    if isinstance(given := data.get("columns"), list) and all(isinstance(n, int) and n < width for n in given):
-        columns, titles = [columns[n] for n in given], []
-    if len(columns) < 2:
+    given = data.get("columns")
+    order = given if isinstance(given, list) and all(isinstance(n, int) and 0 <= n < width for n in given) else None
+    if width < 2:
         raise QkvError("{path}: found 1 column, expected two: a text and its translation, or its label; for text alone "
                        "use a file of text (*.txt)", path=paths[0])
-    place = ", ".join(map(str, paths))
-    kind = decide(place, columns, titles, words, objective)
-    found_data = {"tsv": [str(path) for path in paths], "columns": [c.index for c in kind[1]]}
-    return make_rows_kind(kind, found_data | ({"header": True} if header else {}), count, whole)
+
+    def decide_rows(some: Sequence[Sequence[str]]) -> tuple[str, tuple[Column, Column]]:
+        columns = [measure(names[n], n, [row[n] for row in some if len(row) == width]) for n in order or range(width)]
+        return decide(", ".join(map(str, paths)), columns, [] if order else titles, words, objective)
+
+    found = decide_rows(rows)
+    columns = [column.index for column in found[1]]
+    for path, table in zip(paths, tables, strict=True) if len(paths) > 1 and not objective else ():
+        name, sides = decide_rows(table.rows) if len(table.rows) > 50 else found
+        if name == "labels" and (name, [column.index for column in sides]) != (found[0], columns):
+            raise QkvError("{path}: found labels in {column}, unlike in the other files; read it by itself, or set "
+                           "data.columns or objective", path=path, column=sides[1].name)
+    made = {"tsv": [str(path) for path in paths], "columns": columns} | ({"header": True} if True in headers else {})
+    return make_rows_kind(found, made, sum(t.count for t in tables), all(t.whole for t in tables))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows from all over a file of columns, the names of these, and how many rows it has: exactly if `whole`."""
+
+    rows: list[list[str]]
+    titles: list[str]
+    count: int
+    whole: bool
+
+
+def read_cells(path: Path, limit: int) -> Table:
+    """A sample of a file of columns."""
+    found = sample_lines(path, limit)
+    lines, comma = [line for line in found.lines if line.strip()], find_suffix(path) == ".csv"
+    mark = find_delimiter(Line(1, lines[0].encode(), 0, b"", 0)) if lines and comma else "\t"
+    rows = [row for row in csv.reader(lines, delimiter=mark) if row] if comma else [line.split(mark) for line in lines]
+    named = bool(rows) and (is_header(rows[0]) or (comma and names_columns(rows)))
+    titles = [cell.strip() for cell in rows[0]] if named else []
+    rows = rows[1:] if named else rows
+    return Table(rows, titles, len(rows) if found.whole else found.count - named, found.whole)
 
 
 def names_columns(rows: Sequence[Sequence[str]]) -> bool:
@@ -315,9 +344,7 @@ def read_json_lines(paths: Sequence[Path], words: Sequence[str], data: Mapping[s
     lenient = data.get("on_bad_row", "error") != "error"
     for path in paths:
         found = sample_lines(path, LIMIT // len(paths))
-        first = next((line for line in read_raw_lines(path) if line.raw.strip()), None)
-        if first and not lenient:
-            parse_object(decode_line(path, first), f"{path}:{first.number}")
+        next(read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error")))  # names a bad one
         for line in found.lines:
             try:
                 item: Any = json.loads(line) if line.strip() else None

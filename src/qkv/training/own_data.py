@@ -10,6 +10,7 @@ from typing import Any
 
 from qkv.data import sources
 from qkv.data.kind import Kind, find_kind
+from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.messages import Message
@@ -59,7 +60,8 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     if {*KINDS, "target"} & typed.get("data", {}).keys():  # what is read was said
         return make_run({}, words, paths[0], Path())
     found, values = describe_files(paths, typed)
-    run = make_run(values, words, paths[0], Path())
+    first = paths[0] if paths[0].exists() else Path(next(iter(found.data.values()))[0])  # of a glob the first file
+    run = make_run(values, words, first.with_suffix("") if first.suffix.lower() in COMPRESSED else first, Path())
     return replace(run, about=(found.describe(run.objective or guess_objective(run)), *found.notes))
 
 
