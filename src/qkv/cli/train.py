@@ -20,10 +20,9 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
 @verb("Train with a recipe (such as multi30k; without one, list them), with a TOML file that describes your own data, "
-      "or directly on data: files (text, TSV, CSV, JSON lines, Parquet; .gz, .bz2, .zst), folders, quoted globs, or two "
-      "parallel files. The first line says what they were found to hold; objective=labels, pairs or text says it "
-      "otherwise. a.b=c changes any setting. "
-      "Ctrl-C saves before it stops.", examples=(
+      "or directly on data: files (text, TSV, CSV, JSON lines, Parquet; .gz, .bz2, .zst), folders, quoted globs, or "
+      "two parallel files. The first line says what they were found to hold; objective=labels, pairs or text says it "
+      "otherwise. a.b=c changes any setting. Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",

@@ -33,7 +33,7 @@ def open_dataset(name: str) -> Mapping[str, Table]:
     try:
         datasets: Any = import_module("datasets")
     except ImportError:
-        if Path(name).suffix == ".parquet":
+        if Path(name).suffix == ".parquet" or (Path(name).is_dir() and any(Path(name).rglob("*.parquet"))):
             raise QkvError("{name}: reading Parquet needs the package pyarrow: pip install pyarrow",
                            name=name) from None
         raise QkvError("data.dataset {name!r} needs the datasets library: pip install datasets", name=name) from None

@@ -19,12 +19,13 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.encodings import describe_encoding
 from qkv.data.json_rows import LABEL_KEYS, parse_object
 from qkv.data.sources import JSON, find_delimiter, is_header, read_rows
-from qkv.data.text_files import COMPRESSED, Line, find_suffix, open_text, read_raw_lines
+from qkv.data.text_files import Line, find_suffix, open_text
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 
 LIMIT = 1 << 24  # bytes of all files together that are looked at; smaller files are read whole
-STRETCHES = 64  # places of a larger file that are read
+STRETCHES = 64  # places of a larger file that are looked at
+HEAD = 1 << 20  # bytes by which a text is told from columns
 SAMPLED = 20_000  # rows of a data set that are looked at
 MANY = 500  # labels; whether more are meant is asked
 FEW = 3  # rows that each label has, on average
@@ -62,7 +63,7 @@ class Kind:
 
     def describe(self, objective: str) -> Message:
         """What is trained, of what, and the setting that makes it otherwise."""
-        rows: Any = f"{self.rows:,}" if self.whole else Message("about {rows:,}", rows=float(f"{self.rows:.2g}"))
+        rows: Any = f"{self.rows:,}" if self.whole else Message("about {rows:,}", rows=int(float(f"{self.rows:.3g}")))
         if self.name == "shards":
             return Message("a language model of token shards")
         if self.name == "chat":
@@ -162,9 +163,9 @@ def list_files(words: Sequence[str]) -> tuple[list[Path], bool]:
 
 
 def refuse_mixture(folder: Path, files: Sequence[Path]) -> None:
-    """QkvError for a folder whose files end differently where that means different kinds."""
-    ends = Counter(find_suffix(file) or Message("no suffix") for file in files)
-    if len(ends) > 1 and ends.keys() & {".tsv", ".csv", ".parquet", *JSON}:
+    """QkvError for a folder whose files end differently, unless all of them may be texts."""
+    ends = Counter(find_suffix(file) or Message("without suffix") for file in files)
+    if len(ends) > 1 and ends.keys() - {".txt", ".text", ".md", ".rst"}:
         found = ", ".join(f"{count} {end}" for end, count in ends.most_common(8))
         raise QkvError("{folder}: found files of different kinds ({found}), expected one kind; name those to read, as "
                        "in '{folder}/*{end}'", folder=folder, found=found, end=ends.most_common(1)[0][0])
@@ -181,7 +182,8 @@ def find_format(path: Path, objective: str = "") -> str:
         if not path.exists():
             open_text(path)
         return "tsv" if suffix == ".tsv" else "jsonl" if suffix in JSON else "text"
-    lines = [line for line in sample_lines(path, 1 << 20).lines if line.strip()]
+    with open_text(path) as file:
+        lines = [line for line in decode_lines(path, file.read(HEAD).split(b"\n")) if line.strip()]
     objects = sum(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line in lines)
     if lines and objects > 0.8 * len(lines):
         return "jsonl"
@@ -193,48 +195,39 @@ def find_format(path: Path, objective: str = "") -> str:
     return "tsv" if lines and tabs > 0.8 * len(lines) and objective != "text" else "text"
 
 
-def sample_lines(path: Path, limit: int = LIMIT) -> Sample:
-    """Lines of a text file from all over it, of at most `limit` bytes.
+def sample_lines(path: Path, limit: int) -> Sample:
+    """Lines of a text file from all over it, of at most `limit` bytes; errors as of decode_lines and open_text."""
+    blocks, step, count, last = list[bytes](), 1, 0, b"\n"
+    with open_text(path) as file:
+        for n, block in enumerate(iter(lambda: file.read(max(1, limit // STRETCHES)), b"")):
+            count, last = count + block.count(b"\n"), block[-1:]
+            if n % step == 0:
+                blocks.append(block)
+            if len(blocks) > STRETCHES:
+                blocks, step = blocks[::2], 2 * step
+    if step == 1:
+        raws = b"".join(blocks).split(b"\n")
+    else:  # a block begins and ends within a line
+        raws = blocks[0].split(b"\n")[:-1] + [raw for block in blocks[1:] for raw in block.split(b"\n")[1:-1]]
+    return Sample(decode_lines(path, raws), count + (last != b"\n"), step == 1)
+
+
+def decode_lines(path: Path, raws: Sequence[bytes]) -> list[str]:
+    """The lines that are UTF-8; the others are named by their numbers when they are read.
 
     Raises:
-        QkvError: not a text file; or one of which more lines are not UTF-8 than are, with the encoding it looks like.
+        QkvError: of what lies beyond ASCII, most is in another encoding, which is named.
     """
-    raws, count, whole = list[bytes](), 0, True
-    if path.suffix.lower() not in COMPRESSED and (size := path.stat().st_size) > limit:
-        raws = list(read_stretches(path, size, limit))
-        count, whole = int(size * len(raws) / max(1, sum(map(len, raws)))), False
-    else:
-        step, held = 1, 0
-        for line in read_raw_lines(path):
-            count += 1
-            if (count - 1) % step == 0:
-                raws.append(line.raw)
-                held += line.size
-            if held > limit:
-                raws, step, whole = raws[::2], step * 2, False
-                held = sum(map(len, raws))
     lines, bad, wide, first = list[str](), 0, 0, b""
     for raw in raws:
         try:
-            lines.append(raw.decode("utf-8").rstrip("\r\n"))
+            lines.append(raw.decode("utf-8").rstrip("\r"))
             wide += not raw.isascii()
         except UnicodeDecodeError:
             bad, first = bad + 1, first or raw
-    if bad > wide:
+    if bad > max(wide, 2):
         raise QkvError("{path}: {found}", path=path, found=describe_encoding(first, bad, wide))
-    return Sample(lines, count, whole)
-
-
-def read_stretches(path: Path, size: int, limit: int) -> Iterator[bytes]:
-    """Whole lines from evenly spaced places of a file."""
-    with open_text(path) as file:
-        for n in range(STRETCHES):
-            start = size * n // STRETCHES
-            if n:
-                file.seek(start)
-                file.readline(limit)  # the rest of a line
-            while file.tell() < start + limit // STRETCHES and (raw := file.readline(limit)):
-                yield raw
+    return lines
 
 
 def read_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
@@ -378,6 +371,9 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], words:
                        "answers alone: data.keys='[\"prompt\", \"chosen\"]'", place=place)
     texts = [key for key in common if any(isinstance(row.get(key), str) for row in rows)
              or (key.rpartition(".")[2].lower() in LABEL_KEYS and isinstance(rows[0].get(key), int))]
+    if not texts:
+        raise QkvError("{place}: no column holds text (found: {found})", place=place,
+                       found=", ".join(keys) or Message("none"))
     if isinstance(given, list):
         if len(given) == 1:
             return given[0]
@@ -473,11 +469,13 @@ def decide(place: str, columns: Sequence[Column], titles: Sequence[str], words: 
         if label.different > MANY and objective != "labels":
             ask(place, label, words)
         return "labels", (text, label)
-    if objective == "" and len(rest) == 2:
+    if not objective and len(rest) == 2:
         one, other = two
         narrow = other.width <= SHORT and other.words <= 2 and one.width >= 2 * other.width
         if narrow and 2 <= other.different < 0.8 * other.rows:
             ask(place, other, words)
+        if single := next((side for side in two if side.different == 1 and side.rows >= 20), None):
+            ask(place, single, words)
     return "pairs", two
 
 

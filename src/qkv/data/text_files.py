@@ -52,8 +52,12 @@ def open_text(path: Path) -> IO[bytes]:
     except OSError as e:
         raise explain_missing(path, e) from None
     if unpack := next((unpack for magic, unpack in UNPACKERS.items() if head.startswith(magic)), None):
-        file = io.BufferedReader(Unpacked(path, file, unpack(file)), HEAD)
-        head = file.peek(HEAD)
+        try:
+            file = io.BufferedReader(Unpacked(path, file, unpack(file)), HEAD)
+            head = file.peek(HEAD)
+        except QkvError:
+            file.close()
+            raise
     if kind := detect_format(head):
         file.close()
         raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
