@@ -495,9 +495,9 @@ def ask(place: str, column: Column, words: Sequence[str]) -> None:
 def list_commands(words: Sequence[object], objectives: Sequence[str]) -> Message:
     """A command for each objective, ready to be pasted."""
     says = {"labels": Message("a classifier"), "pairs": Message("a translator"), "text": Message("a language model")}
-    lines = [join("", ["\n  ", says[name], f": qkv train {shlex.join(map(str, words))} objective={name}"])
-             for name in objectives]
-    return join("", lines)
+    typed = shlex.join(map(str, words))
+    return join("", [Message("\n  {what}: {command}", what=says[name], command=f"qkv train {typed} objective={name}")
+                     for name in objectives])
 
 
 def make_rows_kind(kind: tuple[str, tuple[Column, Column]], data: dict[str, Any], rows: int, whole: bool) -> Kind:
