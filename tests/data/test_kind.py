@@ -1,4 +1,4 @@
-"""What files hold is found in them: little files of every kind, in Chinese and English, with names that prove nothing."""
+"""What files hold is found in them: little files of every kind, Chinese and English; their names prove nothing."""
 
 import bz2
 import gzip
@@ -21,7 +21,8 @@ from qkv.errors import QkvError
 from qkv.training import recipes
 
 ZH = [f"{a}{b}{c}很好。" for a in "我你他她书茶猫狗天" for b in "我你他她书茶猫" for c in "喜看听"]
-EN = [f"{a} {b} {c} is quite fine." for a in "I you he we book tea cat dog sky".split() for b in "abcdefg" for c in "xyz"]
+EN = [f"{a} {b} {c} is quite fine."
+      for a in ("I", "you", "he", "we", "book", "tea", "cat", "dog", "sky") for b in "abcdefg" for c in "xyz"]
 RATED = ("好评", "差评")
 TALK = [{"role": "user", "content": "你好"}, {"role": "assistant", "content": "hello"}]
 
@@ -45,7 +46,8 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("numbers.dat", table(EN, cycle(("0", "1"))), "labels", {"columns": [0, 1]}),
     ("first.tsv", table(cycle(RATED), ZH), "labels", {"columns": [1, 0]}),
     ("first.txt", table(cycle(("spam", "ham")), EN), "labels", {"columns": [1, 0]}),
-    ("intents.tsv", table([f"{t} {n}" for n in range(10) for t in EN], cycle([f"card_payment_{i}" for i in range(77)], EN * 10)), "labels", {}),
+    ("intents.tsv", table([f"{t} {n}" for n in range(10) for t in EN],
+                          cycle([f"card_payment_{i}" for i in range(77)], EN * 10)), "labels", {}),
     ("named.tsv", table(EN, cycle(("0", "1")), header="sentence\tlabel"), "labels", {"header": True}),
     ("id.tsv", table(IDS, EN, cycle(("a", "b"))), "labels", {"columns": [1, 2]}),
     ("few.tsv", table(ZH[:12], cycle(RATED, ZH[:12])), "labels", {}),

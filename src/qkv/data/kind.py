@@ -275,7 +275,8 @@ def read_table(paths: Sequence[Path], words: Sequence[str], data: Mapping[str, A
     names = [Message("column {n} ({name})", n=n + 1, name=titles[n]) if titles else Message("column {n}", n=n + 1)
              for n in range(width)]
     given = data.get("columns")
-    order = given if isinstance(given, list) and all(isinstance(n, int) and 0 <= n < width for n in given) else None
+    fits = isinstance(given, list) and len({*given}) == len(given) == 2 and all(n in range(width) for n in given)
+    order = given if fits else None  # any other is refused with the rest of the settings
     if width < 2:
         raise QkvError("{path}: found 1 column, expected two: a text and its translation, or its label; for text alone "
                        "use a file of text (*.txt)", path=paths[0])
