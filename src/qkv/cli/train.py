@@ -20,8 +20,9 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
 @verb("Train with a recipe (such as multi30k; without one, list them), with a TOML file that describes your own data, "
-      "or directly on data: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
-      "Ctrl-C saves before it stops.", examples=(
+      "or directly on data: files (text, TSV, CSV, JSON lines, Parquet; .gz, .bz2, .zst), folders, quoted globs, or "
+      "two parallel files. The first line says what they were found to hold; objective=labels, pairs or text says it "
+      "otherwise. a.b=c changes any setting. Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
@@ -50,6 +51,8 @@ def command(
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
+    for line in run.about:
+        common.note(line)
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
@@ -112,10 +115,15 @@ def learn(
         return 0
     result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
     if common.json:
-        common.emit(result)
+        common.emit(name_data(run) | result)
     else:
         print_end(common, result)
     return 0
+
+
+def name_data(run: Any) -> dict[str, str]:
+    """What the data of a run were found to be, for --json."""
+    return {"about": run.about[0]} if run.about else {}
 
 
 def print_plan(common: Common, run: Any) -> int:
@@ -126,7 +134,7 @@ def print_plan(common: Common, run: Any) -> int:
     found = recipes.estimate(run, device=common.device)
     if common.json:
         chosen = {choice.key: choice.value for choice in run.choices}
-        common.emit({"run": run.name, **asdict(found), "free_bytes": free, "chosen": chosen})
+        common.emit({"run": run.name, **name_data(run), **asdict(found), "free_bytes": free, "chosen": chosen})
         return 0
     beside = "" if free is None else common.say(", of {free:.2f} GB free", free=free / 1e9)
     some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
