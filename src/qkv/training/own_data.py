@@ -18,7 +18,7 @@ from qkv.messages import Message
 from qkv.options import replace_from_dict
 from qkv.training.compatibility import USUAL
 from qkv.training.data_files import Data, read_shared
-from qkv.training.planner import measure, plan
+from qkv.training.planner import measure_data, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -139,7 +139,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     objective = usual.objective or guess_objective(usual)
     width = spec_of(usual.base).stack.width if usual.base else 0
     given |= {"model.family": usual.model.family} | ({"model.width": width} if width else {})
-    choices = plan(measure(read(), objective), given)
+    choices = plan(measure_data(read(), objective), given)
     chosen = {choice.key: choice.value for choice in choices}
     chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
     return put_in(replace_from_dict(replace(usual, choices=choices), nest(chosen)))

@@ -64,7 +64,7 @@ class Choice:
     why: Message
 
 
-def measure(splits: Splits, objective: str) -> Facts:
+def measure_data(splits: Splits, objective: str) -> Facts:
     """The facts of the training data, from rows or stretches drawn evenly over all of it."""
     train, labelled = splits.train, objective in LABELLED
     if isinstance(train, Mixture):
