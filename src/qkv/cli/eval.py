@@ -65,13 +65,10 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("".join(line + "\n" for line in found.hypotheses), encoding="utf-8")
-    values = dict(vars(found))
+    values = found.record if kind == "accuracy" else dict(vars(found))
     if kind == "bleu":
         values |= {"out": str(out)} if out else {}
         values = {k: v for k, v in values.items() if k != "hypotheses" or out is None}
-    if kind == "accuracy":
-        values["labels"] = label_rows(found)
-        del values["f1"]
     common.print_result(values, LISTS[kind](found, common.say))
 
 
@@ -94,12 +91,6 @@ def list_perplexity(found: Any, say: Callable[..., str]) -> Iterator[str]:
         *([(Message("window, stride"), f"{found.window}, {found.stride}")] if found.window else []),
     )
     return (f"{say(text):<38} {value}" for text, value in rows)
-
-
-def label_rows(found: Any) -> dict[str, dict[str, float]]:
-    """Each label's texts, right ones, those said to have it, and F1."""
-    names = ("texts", "right", "said")
-    return {name: {**dict(zip(names, row, strict=True)), "f1": found.f1[name]} for name, row in found.labels.items()}
 
 
 def list_accuracy(found: Any, say: Callable[..., str]) -> Iterator[str]:

@@ -135,7 +135,7 @@ def learn(
     if done.verdict:
         result |= {"trivial": done.verdict.trivial, "faults": list(done.verdict.faults)}
     if done.labels:
-        result["labels"] = asdict(done.labels)
+        result["labels"] = done.labels.record
     if common.json:
         common.emit(result)
     else:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qkv.plots.forms import Table
 
@@ -31,9 +32,11 @@ class Accuracy:
     confusion: dict[str, dict[str, int]]
 
     @property
-    def summary(self) -> dict[str, float]:
-        """The numbers of all labels together."""
-        return {"accuracy": self.accuracy, "matthews": self.matthews, "macro_f1": self.macro_f1}
+    def record(self) -> dict[str, Any]:
+        """The same for JSON: each label's texts, right ones, those said to have it, and F1."""
+        rows = {name: {"texts": texts, "right": right, "said": said, "f1": self.f1[name]}
+                for name, (texts, right, said) in self.labels.items()}
+        return {**{key: value for key, value in vars(self).items() if key != "f1"}, "labels": rows}
 
 
 def score_labels(wanted: Sequence[str], said: Sequence[str], names: Sequence[str] = ()) -> Accuracy:

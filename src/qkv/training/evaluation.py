@@ -43,7 +43,7 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
             texts = a.objective.answer(a.model, prompts, Decoding(longest=c.longest)) if prompts else []
             return found | {"samples": [list(s) for s in zip(prompts, texts, strict=True)]}
         if labelled:  # one accuracy over all rows, under both of its names
-            found |= {"exact_match": round(found["label_accuracy"], 4), "majority": common}
+            found |= {"exact_match": found["label_accuracy"], "majority": common}
         pairs = split_questions(a.splits.valid)[: min(c.samples, c.sentences) if labelled else c.sentences]
         if not pairs:
             return found

@@ -92,7 +92,7 @@ def train_assembly(
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent,
                 "trivial": verdict.trivial, "faults": list(verdict.faults)}
-        done |= ({"labels": dataclasses.asdict(labels)} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
+        done |= ({"labels": labels.record} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
         log.write_json(directory / "train" / "result.json", done)
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")

@@ -27,6 +27,7 @@ from qkv.training.settings import FLOORS
 
 TOKENS, ROWS = 500_000, 20_000
 ORDER = 5
+PLANNED = ("training.steps", "training.warmup", "training.lr", "training.optimizer", "model.width", "model.layers")
 WORDS = re.compile("[\u2e80-\u9fff\uf900-\ufaff]|[^\\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 
 
@@ -64,8 +65,8 @@ def judge_run(a: Assembly, outcome: Outcome, labels: Accuracy | None) -> Verdict
                               "rose; set training.warmup={share}, or train longer", steps=outcome.steps,
                               warmup=s.warmup, share=max(1, round(0.06 * outcome.steps))))
     if wrong:
-        faults.append(Message("{wrong}; try {advice}", wrong=wrong, advice=join(", ", advise(a, outcome))))
-    return Verdict({**trivial, "learnt": not wrong}, comparison, tuple(faults))
+        faults.append(Message("{wrong}; try {advice}", wrong=wrong, advice=join("; or ", advise(a, outcome))))
+    return Verdict({**trivial, "beats_trivial": not wrong}, comparison, tuple(faults))
 
 
 def explain_labels(found: Accuracy) -> Message | None:
@@ -113,14 +114,16 @@ def describe_losses(found: dict[str, Any]) -> Message | None:
 def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
     """What to try after a run that was too short, or whose rate or data did not do."""
     s, found = a.run.training, list[Message | str]()
-    if outcome.why == "seconds":
+    chosen = {choice.key for choice in a.run.choices}
+    if typed := [key for key in PLANNED if a.run.choices and key not in chosen]:
+        found.append(Message("without {keys}, which your data then choose", keys=", ".join(typed)))
+    elif outcome.why == "seconds":
         found.append(f"training.seconds={4 * s.seconds:g}")
     elif outcome.why == "patience":
         found.append("training.patience=0 --resume auto")
     else:
         found.append(f"training.steps={4 * outcome.steps}")
     if not a.run.base:
-        found.append(f"training.lr={s.lr * 3:.1g}")
         found.append(Message("base=MODEL (a trained model to go on from)"))
     rows = 0 if isinstance(a.splits.train, str | Mixture) else len(a.splits.train)
     if 0 < rows < 1000:
