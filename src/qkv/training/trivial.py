@@ -28,7 +28,7 @@ from qkv.training.settings import FLOORS
 TOKENS, ROWS = 500_000, 20_000
 ORDER = 5
 PLANNED = ("training.steps", "training.warmup", "training.lr", "training.optimizer", "model.width", "model.layers")
-WORDS = re.compile("[\u2e80-\u9fff\uf900-\ufaff]|[^\\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
+WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 
 
 @dataclass(frozen=True)
