@@ -55,7 +55,8 @@ def test_each_setting_has_one_meaning_here_and_in_the_docs(name: str, lang: str)
     page = (Path(__file__).parents[2] / "docs" / name).read_text(encoding="utf-8")
     told: dict[str, str] = {}
     for part, table in re.findall(r"^### \[([\w.]+)\]\n(.*?)(?=^#|\Z)", page, re.M | re.S):
-        told |= {f"{part}.{key}": what.strip() for key, what in re.findall(r"^\| `(\w+)` \| `.*?` \|(.*)\|$", table, re.M)}
+        rows = re.findall(r"^\| `(\w+)` \| `.*?` \|(.*)\|$", table, re.M)
+        told |= {f"{part}.{key}": what.strip() for key, what in rows}
     assert told == {key: about.to(lang) for key, (_, about) in describe_settings().items()}
 
 

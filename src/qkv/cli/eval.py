@@ -14,8 +14,8 @@ FILE = click.Path(path_type=Path)
 
 
 @verb("Evaluate a model on a file: BLEU and chrF of its translations (sacreBLEU, with signatures), the perplexity of a "
-      "text (per token, per word, bits per byte), the accuracy of its labels with F1 and a confusion table, of the last "
-      "words that it predicts, or of its choice among answers.", examples=(
+      "text (per token, per word, bits per byte), the accuracy of its labels with F1 and a confusion table, of the "
+      "last words that it predicts, or of its choice among answers.", examples=(
         "qkv eval demo --bleu test.zh test.en --out test.hyp",
         "qkv eval demo-lm --ppl book.txt --stride 64",
         "qkv eval demo-bert --accuracy labelled.tsv --json",

@@ -55,11 +55,12 @@ def score_labels(wanted: Sequence[str], said: Sequence[str], names: Sequence[str
 
 
 def draw_confusion(found: Accuracy, *, corner: str) -> Table:
-    """True labels down, said labels across; of very many labels the commonest mistakes. `corner` says which is which."""
+    """True labels down, said labels across; of very many the commonest mistakes. `corner` says which is which."""
     table, names = found.confusion, list(found.labels)
     if len(names) > MOST_COLUMNS:
         wrong = [(count, true, guess) for true, row in table.items() for guess, count in row.items() if guess != true]
         wrong.sort(key=lambda row: -row[0])
-        return Table("", [[corner, ""], *([f"{true} → {guess}", f"{count:,}"] for count, true, guess in wrong[:MISTAKES])])
+        rows = [[f"{true} → {guess}", f"{count:,}"] for count, true, guess in wrong[:MISTAKES]]
+        return Table("", [[corner, ""], *rows])
     rows = [[true, *(f"{row.get(guess, 0):,}" for guess in names)] for true, row in table.items()]
     return Table("", [[corner, *names], *rows])

@@ -105,9 +105,9 @@ def parse_question(text: str, place: str) -> tuple[str, list[str], int]:
         answer = choices.index(answer)
     refuse_blank((question,), ("question",), place)
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(choices):
+        wanted = Message("one of the choices, or its number from 0 to {last}", last=len(choices) - 1)
         raise QkvError("{place}: key {key!r} holds {found:.60}, expected {wanted}", place=place, key="answer",
-                       found=repr(row.get("answer")), wanted=Message("one of the choices, or its number from 0 to {last}",
-                                                                     last=len(choices) - 1))
+                       found=repr(row.get("answer")), wanted=wanted)
     return question, [str(choice) for choice in choices], answer
 
 

@@ -200,7 +200,7 @@ class Loop:
         left = [(total - at.step) * at.seconds / at.step] if total < ENDLESS else []
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
-        what = {"loss": self.loss, "lr": lr, "gradient": made.norm, **stepper.speed.measure(at)}
+        what: dict[str, Any] = {"loss": self.loss, "lr": lr, "gradient": made.norm, **stepper.speed.measure(at)}
         if any(batch.classes is not None for batch in made.batches.values()):
             what["counted"] = "texts"  # in `tokens_per_second` too, as only their labels have a loss
         if stepper.loads.numel():

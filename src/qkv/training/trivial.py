@@ -8,6 +8,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,10 +142,8 @@ def score_ngrams(a: Assembly) -> dict[str, Any]:
         return {}
     smooth = 0.99 * counts / counts.sum() + 0.01 / size
     found: dict[str, Any] = {"tokens": tokens, "unigram": float(-np.log(smooth[wanted]).mean())}
-    try:
+    with suppress(QkvError):  # hidden words have no history
         found["5-gram"] = ngrams.count_ngrams(batches, order=ORDER, vocabulary=size).loss(a.valid)
-    except QkvError:  # hidden words have no history
-        pass
     return found
 
 
