@@ -127,7 +127,7 @@ def find_kind(words: Sequence[str], data: Mapping[str, Any], objective: str = ""
                        each=each)
     (kind,) = found
     if kind == "text":
-        return read_texts(paths, objective, many=many)
+        return decide_texts(paths, objective, many=many)
     if kind == "parquet":
         if len(paths) > 1:
             raise QkvError("{names}: found several Parquet files; name the folder that holds them",
@@ -230,7 +230,7 @@ def decode_lines(path: Path, raws: Sequence[bytes]) -> list[str]:
     return lines
 
 
-def read_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
+def decide_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
     """Texts, or two parallel files: two with one stem, or with as many lines."""
     names = [str(path) for path in paths]
     two = len(paths) == 2 and objective != "text"
