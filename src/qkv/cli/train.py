@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -36,13 +36,17 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 @option("--seed", type=int, help="random seed of weights, data order and dropout")
 @option("--processes", type=click.IntRange(1), default=1, help="number of processes that train together: one per GPU, "
         "or one per core for small models on a CPU; each adds its own training.accumulate micro-batches to a step")
+@option("--settings", is_flag=False, flag_value="", metavar="[PART|WORD]", help="list the settings (a.b) with default "
+        "and meaning, those of a part or with a word in their name, such as training or warmup; and stop")
 @option("--track", multiple=True, metavar="NAME", help="also log to tensorboard, wandb or trackio")
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
-    smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
+    smoke: bool, seed: int | None, processes: int, settings: str | None, track: tuple[str, ...],
 ) -> int:
     from qkv.training import recipes
 
+    if settings is not None:
+        return list_settings(common, settings)
     if recipe is None:
         return list_recipes(common)
     given = [recipe, *overrides]
@@ -81,6 +85,23 @@ def list_recipes(common: Common) -> int:
     return 0
 
 
+def list_settings(common: Common, word: str) -> int:
+    """The settings whose names hold a word, with their defaults and meanings."""
+    from qkv.plots.text import find_widest, pad
+    from qkv.training.own_data import describe_settings, format_value
+
+    found = describe_settings(word)
+    if common.json:
+        common.emit({name: {"default": value, "about": about} for name, (value, about) in found.items()})
+        return 0
+    rows = {f"{name} = {format_value(value)}": about for name, (value, about) in found.items()}
+    size = min(40, find_widest(rows))
+    for row, about in rows.items():
+        click.echo(f"{pad(row, size)}  {common.say(about)}")
+    common.note("on your own data, a setting that you leave out is chosen by what they are: --dry-run shows it")
+    return 0
+
+
 @contextmanager
 def launch_processes(common: Common, processes: int, words: list[str]) -> Iterator[None]:
     """This process as the first of several that share the cores; the others are this verb with the same `words`."""
@@ -114,10 +135,14 @@ def learn(
     if done.rank:
         return 0
     result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
+    if done.verdict:
+        result |= {"trivial": done.verdict.trivial, "faults": list(done.verdict.faults)}
+    if done.labels:
+        result["labels"] = done.labels.record
     if common.json:
         common.emit(name_data(run) | result)
     else:
-        print_end(common, result)
+        print_end(common, result, done)
     return 0
 
 
@@ -178,20 +203,29 @@ def room(device: str) -> int | None:
     return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.read_free()
 
 
-def print_end(common: Common, result: dict[str, Any]) -> None:
-    """The last lines of a run."""
+def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
+    """The last lines of a run: its numbers, beside trivial ones, and what to do where it has learnt nothing."""
+    from qkv.plots.terminal import draw_table
+    from qkv.tasks.label_scores import draw_confusion
+
     if result["why"] == "patience":
         again = "training.patience=0 --resume auto"
         click.echo(common.say("ended early, as evaluations got no better (training.patience); to go on: {again}",
                               again=again))
-    test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
-    numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
-               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(numbers)}")
-    if test:
-        click.echo(common.say("test") + f": {test}")
+               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(result['metrics'])}")
+    if result["test"]:
+        click.echo(common.say("test") + f": {format_numbers(result['test'])}")
+    if labels := done.labels:
+        for text in draw_table(draw_confusion(labels, corner=common.say("true ↓ said →"))):
+            click.echo(text)
     if result["directory"]:
         click.echo(common.say("the model lies in") + f" {result['directory']}")
+    if done.verdict and result["directory"]:  # a smoke test has learnt nothing
+        if done.verdict.comparison:
+            click.echo(common.say(done.verdict.comparison))
+        for fault in done.verdict.faults:
+            click.echo(common.say(fault), err=True)
 
 
 def english(template: str, /, **fields: Any) -> str:
@@ -275,23 +309,29 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
         if "busiest" in event:
             more = f"{event['busiest']:.2f}"
             parts += [say("busiest expert {more} × its share", more=more)]
-        parts += [say("{speed} tokens/s, {peak} of peak", speed=speed, peak=peak)]
+        texts = event.get("counted") == "texts"
+        parts += [say("{speed} texts/s, {peak} of peak" if texts else "{speed} tokens/s, {peak} of peak", speed=speed,
+                      peak=peak)]
         if event["eta"] is not None:
             parts += [say("ETA {clock}", clock=clock(event["eta"]))]
         return ["  ".join(parts)]
     if kind == "evaluation":
-        numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
-        at = say("step {step}", step=event["step"])
-        return [f"{at}  {format_numbers(numbers)}{best}", *samples]
+        at, weights = say("step {step}", step=event["step"]), event.get("weights")
+        if weights:  # the mean of weights that were judged before: their answers are much like those
+            at, samples = f"{at} ({weights})", []
+        return [f"{at}  {format_numbers(event)}{best}", *samples]
     if kind != "note":
         return []
     return [say(event["text"])]
 
 
-def format_numbers(numbers: dict[str, float]) -> str:
-    return "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+def format_numbers(found: Mapping[str, Any]) -> str:
+    """The numbers among what was measured; an accuracy that has two names once."""
+    twice = ("exact_match",) if "label_accuracy" in found else ()
+    return "  ".join(f"{key} {value:.4g}" for key, value in found.items()
+                     if isinstance(value, float) and key not in (*twice, "majority"))
 
 
 def clock(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from qkv.data import sources
 from qkv.data.kind import Kind, find_kind
 from qkv.data.text_files import COMPRESSED
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest
 from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
@@ -169,6 +169,21 @@ def write_toml(run: Run, say: Callable[..., str] = str) -> str:
         told = [f"{row:<{width}}  # {reasons[key]}" if key in reasons else row for key, row in rows.items()]
         lines += ["", f"[{part}]", *told] if told else []
     return "\n".join(lines).strip()
+
+
+def describe_settings(word: str = "") -> dict[str, tuple[Any, Message]]:
+    """The default and the meaning of each setting with a word in its name, such as "training.warmup".
+
+    Raises:
+        QkvError: no setting has it (with the nearest name).
+    """
+    told = list_given(tomllib.loads((Path(__file__).parent / "settings.toml").read_text(encoding="utf-8")))
+    usual = list_given({part: asdict(kind()) for part, kind in OWN_PARTS.items()}) | {"training.epochs": 0}
+    found = {name: (value, Message(told[f"{name}.about"])) for name, value in usual.items() if word in name}
+    if not found:
+        raise QkvError("settings: none has {word!r} in its name{hint}", word=word,
+                       hint=nearest(word, [*OWN_PARTS, *usual, *(name.rpartition(".")[2] for name in usual)]))
+    return found
 
 
 def format_value(value: Any) -> str:
