@@ -127,7 +127,7 @@ def find_kind(words: Sequence[str], data: Mapping[str, Any], objective: str = ""
                        each=each)
     (kind,) = found
     if kind == "text":
-        return sample_texts(paths, objective, many=many)
+        return decide_texts(paths, objective, many=many)
     if kind == "parquet":
         if len(paths) > 1:
             raise QkvError("{names}: found several Parquet files; name the folder that holds them",
@@ -230,7 +230,7 @@ def decode_lines(path: Path, raws: Sequence[bytes]) -> list[str]:
     return lines
 
 
-def sample_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
+def decide_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
     """Texts, or two parallel files: two with one stem, or with as many lines."""
     names = [str(path) for path in paths]
     two = len(paths) == 2 and objective != "text"
@@ -282,7 +282,8 @@ def read_table(paths: Sequence[Path], words: Sequence[str], data: Mapping[str, A
                        "use a file of text (*.txt)", path=paths[0])
 
     def decide_rows(some: Sequence[Sequence[str]]) -> tuple[str, tuple[Column, Column]]:
-        columns = [measure_column(names[n], n, [row[n] for row in some if len(row) == width]) for n in order or range(width)]
+        cells = ([row[n] for row in some if len(row) == width] for n in order or range(width))
+        columns = [measure_column(names[n], n, found) for n, found in zip(order or range(width), cells, strict=True)]
         return decide(", ".join(map(str, paths)), columns, [] if order else titles, words, objective)
 
     found = decide_rows(rows)
