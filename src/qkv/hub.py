@@ -62,7 +62,7 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     pack_weights(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        tokenizer.fits(core.spec.sources or core.spec.vocabulary)
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
     file = directory / "generation_config.json"
     generation_config = storage.read_json(file) if file.is_file() else {}
     special, pooling = load_special_tokens(directory, config, tokenizer), sentence_transformers.read_pooling(directory)
@@ -119,7 +119,7 @@ def build(
 ) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
-        tokenizer.fits(spec.sources or spec.vocabulary)
+        tokenizer.fits(spec.vocabulary, spec.sources)
     core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:

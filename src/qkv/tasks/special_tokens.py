@@ -92,4 +92,4 @@ def with_end(model: Model, target: str | list[int]) -> list[int]:
         return model.ids(target)
     piece = model.tokenizer.id(BLANK_ENDS[1]) if model.spec.fills_blanks else None
     end = model.special.eos[:1] if piece is None else (piece,)
-    return [*model.tokenizer.encode(target, special=False), *end]
+    return [*model.tokenizer.encode(target, special=False, side="target"), *end]
