@@ -10,6 +10,7 @@ import qkv
 from qkv.errors import QkvError
 from qkv.training.assemble import add_labels
 from qkv.training.run import Run
+from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
 ROWS = [[5, 6, 7, 8, 9], [3], [11, 12, 13]]
@@ -77,3 +78,5 @@ def test_labels_are_read_from_the_states_that_the_base_pools(tmp_path, mode, tok
     made = add_labels(begun, Run("r", lambda: Splits("", "")), 3, words=False)
     assert made.spec.labels.token == token
     assert made.pooling == begun.pooling
+    asked = add_labels(begun, Run("r", lambda: Splits("", ""), model=Shape(pooling="first")), 3, words=False)
+    assert asked.spec.labels.token == "first"
