@@ -320,7 +320,8 @@ def load(directory: str | Path) -> Tokenizer | None:
         return None
     sources = load(directory / SOURCES)
     if found.sources is not None:
-        sources = Tokenizer(found.sources.backend, **found.sources.roles, names=found.sources.names)
+        apart = found.sources
+        sources = Tokenizer(apart.backend, target=None, names=apart.names, sources=None, **apart.roles)
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names, sources=sources)
     stated = backends.read_json(directory / "tokenizer_config.json")
     made.config, made.files = stated | backends.templates(directory), found.files
