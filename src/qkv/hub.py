@@ -11,7 +11,7 @@ from qkv.adapt import lora
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
-from qkv.checkpoints import model_dir, peft, run_weights, storage
+from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers, storage
 from qkv.checkpoints.locate import locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -62,10 +62,11 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     pack_weights(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        tokenizer.fits(core.spec.sources or core.spec.vocabulary)
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
     file = directory / "generation_config.json"
     generation_config = storage.read_json(file) if file.is_file() else {}
-    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, generation_config)
+    special, pooling = load_special_tokens(directory, config, tokenizer), sentence_transformers.read_pooling(directory)
+    return Model(core, tokenizer, special, config, generation_config, pooling)
 
 
 def load_with_adapter(
@@ -94,7 +95,8 @@ def load_with_adapter(
     lora.merge(core)
     pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, begun.generation_config)
+    special = load_special_tokens(directory, config, tokenizer)
+    return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
 
 
 def copy_matching_weights(core: Transformer, spec: Spec, seed: int) -> Transformer:
@@ -117,7 +119,7 @@ def build(
 ) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
-        tokenizer.fits(spec.sources or spec.vocabulary)
+        tokenizer.fits(spec.vocabulary, spec.sources)
     core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:

@@ -113,7 +113,7 @@ def show_lstm(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str,
     """What there is to see of an LSTM: its translation, and where it looked; a QkvError where it has no attention."""
     results = loaded.translate(list(text), align=True, max_new_tokens=how["max_new_tokens"])
     found: list[dict[str, Any]] = [
-        {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line)),
+        {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line), side="source"),
          "target": loaded.tokenizer.pieces(r.tokens), "alignment": r.alignment.tolist()}
         for line, r in zip(text, results, strict=True)
     ]

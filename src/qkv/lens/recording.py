@@ -341,7 +341,10 @@ class Recording:
         run = next((r for r in self.runs if stack in (None, r.stack)), None)
         if run is None:
             raise QkvError("nothing ran through the {stack} inside the block", stack=stack or Message("core"))
-        return [self.tokenizer.pieces(r) if self.tokenizer else [str(i) for i in r] for r in run.ids.tolist()]
+        rows: list[list[int]] = run.ids.tolist()
+        if self.tokenizer is None:
+            return [[str(i) for i in row] for row in rows]
+        return [self.tokenizer.pieces(row, side="source" if run.stack == "encoder" else "target") for row in rows]
 
 
 def choose_attend(tracer: Tracer, step: Step) -> Callable[..., Tensor]:

@@ -132,9 +132,13 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
         return begun
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
-    spec = replace(spec, head=head, labels=label_head(spec, labels, drop))
+    pooled = run.model.pooling or (begun.pooling.states if begun.pooling else "")
+    if pooled == "max":
+        raise QkvError("base {base!r} pools texts by the maximum of their states; labels read the first, the last or "
+                       "the mean: set model.pooling", base=run.base)
+    spec = replace(spec, head=head, labels=label_head(spec, labels, drop, pooled))
     core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config)
+    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config, begun.pooling)
 
 
 def attach_adapters(model: Model, run: Run) -> None:
