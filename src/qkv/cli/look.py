@@ -8,6 +8,7 @@ On a real terminal the arrow keys then walk through what it could have written (
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,11 @@ def command(
         common.note(note)
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.lang, "html": html})
+    if len(found) == 2:
+        print_comparison(common, found)
+        if not (common.verbose or how["layer"] or how["head"] or how["word"]):
+            common.note("-v, or one text alone, shows the alignment and the strongest edges of each")
+            return None
     for scene in found:
         print_scene(common, scene, how)
     if len(text) == 1 and not html and common.is_interactive():
@@ -130,6 +136,8 @@ def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ht
     from qkv.explore import record
 
     asked = [(name, make_question(loaded, line, how)) for line in text]
+    if len(text) == 2:  # each is compared with the other
+        asked = [(name, replace(q, second=other)) for (_, q), other in zip(asked, reversed(text), strict=True)]
     made = record.record(asked, {name: loaded}, lang=common.lang)
     Path(html).write_text(made, encoding="utf-8")
     common.note("wrote {html}, one offline file", html=html)
@@ -241,24 +249,37 @@ def print_sheets(sheets: Iterable[Table]) -> None:
         click.echo("\n" + "\n".join(terminal.render(sheet)))
 
 
+def print_comparison(common: Common, scenes: list[dict[str, Any]]) -> None:
+    """Two texts beside each other: what was written for each, and the words in which they differ."""
+    from qkv.lens.compare import find_differences
+
+    rows: list[list[str | Cell]] = []
+    for side in ("source", "target") if scenes[0]["kind"] == "translation" else ("target",):
+        one, two = ([clean(token) for token in scene[side]] for scene in scenes)
+        rows += [[" ".join(one[a]) or "–", "|", " ".join(two[b]) or "–"] for a, b in find_differences(one, two)]
+    for scene in scenes:
+        click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    cuts = [make_cut_table(common.say, scene) for scene in scenes if scene["proof"]]
+    print_sheets([Table(common.say("where the two differ"), rows or [[common.say("nowhere")]]), *cuts])
+
+
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal: what was written, and the tables below it."""
     translation = scene["kind"] == "translation"
     part, side = ("encoder", "source") if translation else ("decoder", "target")
     check_choice(scene, scene[side][: len(scene["attention"][part][0][0])], how)
     click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    sheets = [make_cut_table(common.say, scene)] if scene["proof"] else []
     if translation:
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
             weight = average_heads(scene["attention"]["cross"], how)
-        sheets = [make_alignment_table(common.say, scene["target"][1:], scene["source"], weight)]
+        sheets.append(make_alignment_table(common.say, scene["target"][1:], scene["source"], weight))
     else:
-        sheets = [make_guess_table(common.say, scene)]
+        sheets.append(make_guess_table(common.say, scene))
     sheets.append(make_edge_table(common.say, scene["attention"][part], scene[side], how))
     if not translation:
         sheets.append(make_next_word_table(common.say, scene))
-    if scene["proof"]:
-        sheets.append(make_cut_table(common.say, scene))
     print_sheets(sheets)
 
 
@@ -320,26 +341,27 @@ def make_next_word_table(say: Say, scene: dict[str, Any]) -> Table:
 
 
 def make_cut_table(say: Say, scene: dict[str, Any]) -> Table:
-    """The proof: which edges change the target most when they are cut, from the asked word and from the written one."""
-    proof, across, target = scene["proof"], scene.get("across"), scene["target"]
-    at, query = proof["at"], proof["query"]
-    tokens, goal = scene["source"] if across else target, clean(target[at])
-    said = say("P({goal}) was {before:.2f}", goal=goal, before=proof["before"][at])
-    rows = find_strongest_cuts(say, proof, query, at, tokens, clean(tokens[query]))
-    if across:
-        rows += find_strongest_cuts(say, across, at - 1, at, tokens, goal)
-    return Table(say("one edge cut, run again: {said}", said=said), rows)
+    """The proof: the cuts that take most of the chance of the word with which the page's Proof begins, the worst first.
+
+    The word asked about is cut from others where that matters; else the written one from the source, as on the page.
+    """
+    proof, across = scene["proof"], scene.get("across")
+    found = find_strongest_cuts(proof)
+    if across and find_strongest_cuts(across)[0][0] * 0.1 >= max((lost for lost, _ in found), default=0.0):
+        proof, found = across, find_strongest_cuts(across)
+    at, query, before = proof["at"], proof["query"], proof["before"][proof["at"]]
+    keys, goal = scene["target" if proof["side"] == "decoder" else "source"], clean(scene["target"][at])
+    asking = goal if proof["side"] == "cross" else clean(keys[query])
+    rows: list[list[str | Cell]] = [
+        [f"{asking} ✂ {clean(keys[s])}", (f"{100 * before:.1f}% → {100 * (before - lost):.1f}%", lost),
+         say("says ") + clean(proof["instead"][query][s][at])] for lost, s in found]
+    return Table(say("one edge cut, run again: {said}", said=say("P({goal}) was {before:.2f}", goal=goal, before=before)),
+                 rows)
 
 
-def find_strongest_cuts(
-    say: Say, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
-) -> list[list[str | Cell]]:
-    """The three cuts from a query that cost the target most, each with what would be said instead."""
-    keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
+def find_strongest_cuts(proof: dict[str, Any]) -> list[tuple[float, int]]:
+    """The three cuts that take most of the chance of the word asked about: (what is lost, the key), the most first."""
+    query, at, after = proof["query"], proof["at"], proof["after"][proof["query"]]
+    keys = range(query) if proof["side"] == "decoder" else range(len(after))
     own = None if proof["side"] == "cross" else query
-    before, after = proof["before"][at], proof["after"][query]
-    return [
-        [f"{asking} ✂ {clean(tokens[s])}", (f"{before:.2f} → {p:.2f}", before - p),
-         say("says ") + clean(proof["instead"][query][s][at])]
-        for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
-    ]
+    return sorted(((proof["before"][at] - after[s][at], s) for s in keys if s != own), reverse=True)[:3]

@@ -13,7 +13,7 @@ import "./more.css";
 
 interface Graft { text: string; before: number; after: number; donor: number; line: string }
 interface Copy { part: "encoder" | "decoder"; layer: number; source: number; pos: number }
-interface Side { text: string; output: string; tokens: Token[]; next: { pos: number; line: string; top: { id: number; text: string; p: number }[] } | null }
+interface Side { text: string; output: string; tokens: Token[]; written: Token[]; apart: [number, number][]; next: { pos: number; line: string; top: { id: number; text: string; p: number }[] } | null }
 
 class ComparePanel extends Panel {
   @state() private at: [number, number] = [0, 0];
@@ -32,7 +32,7 @@ class ComparePanel extends Panel {
   }
 
   protected view({ diff, patch }: Record<string, Answer>): TemplateResult {
-    if (!diff) return html`${this.form()}<p class="empty">${this.t("compare.none")}</p>`;
+    if (!diff) return html`${this.form()}<p class="empty">${this.t(this.page.client.recorded ? "compare.none.recorded" : "compare.none")}</p>`;
     const { data, shape } = diff.arrays!.changed!;
     const [rows, cols] = shape as [number, number];
     const names = (diff.layers as string[]).map((n) => (n === "embed" ? this.t("embed") : `${this.t("layer")} ${n}`));
@@ -80,6 +80,7 @@ class ComparePanel extends Panel {
   }
 
   private form(): TemplateResult {
+    if (this.page.client.recorded) return html``; // no other text can be asked
     const { ask } = this.page.state;
     const now = ask?.second ?? "";
     const send = (e: Event): void => {
@@ -88,13 +89,13 @@ class ComparePanel extends Panel {
       if (second && ask) this.page.ask({ ...ask, second });
     };
     return html`<form class="controls" @submit=${send}><label class="field wide"><span>${this.t("compare.second")}</span><input type="text" .value=${now} placeholder=${this.page.meta.text} autocomplete="off"
-      @input=${(e: Event) => (this.second = (e.target as HTMLInputElement).value)}></label><button type="submit" ?disabled=${this.page.client.recorded}>${this.t("compare.go")}</button></form>`;
+      @input=${(e: Event) => (this.second = (e.target as HTMLInputElement).value)}></label><button type="submit">${this.t("compare.go")}</button></form>`;
   }
 
   private side(s: Side, i: number, diff: Answer): TemplateResult {
     const shared = new Set((diff.pairs as [number, number][]).map((p) => p[i]));
     return html`<section><h3>${i ? "B" : "A"} · ${s.text}</h3><p class="compare-text">${s.tokens.map((x, n) => html`<span class=${shared.has(n) ? "" : "apart"}>${word(x.text)}</span>`)}</p>
-      ${s.output ? html`<p class="note">${this.t("output")} <b>${s.output}</b></p>` : ""}
+      ${s.output ? html`<p class="note">${this.t("output")}</p><p class="compare-text">${s.written.map((x, n) => html`<span class=${s.apart.some(([from, to]) => from <= n && n < to) ? "apart" : ""}>${word(x.text)}</span>`)}</p>` : ""}
       ${s.next ? html`<p class="note">${this.t("compare.next")}</p>${bars(s.next.top.slice(0, 6).map((x) => ({
         name: word(x.text), value: x.p, full: `${i ? "B" : "A"}: P(${word(x.text)})`, line: `${s.next!.line}.chances[${x.id}]`,
       })), { label: this.t("compare.next"), as: "percent", most: 1 })}` : ""}</section>`;

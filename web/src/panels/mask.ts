@@ -233,4 +233,4 @@ function lines(kind: string, given: number, size: number): string {
   return `${open} + ${triangle(written)}`;
 }
 
-panel({ name: "mask", element: "q-mask", order: 60, fits: () => true }, MaskPanel);
+panel({ name: "mask", element: "q-mask", order: 60, fits: () => true, begins: "decoder" }, MaskPanel);

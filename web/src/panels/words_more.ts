@@ -193,6 +193,7 @@ export const more = {
   "compare.title": ["对比", "Compare"],
   "compare.about": ["两句话进同一个模型：在哪里分岔，下一个词差多少。", "Two texts in one model: where they part ways, and how their next words differ."],
   "compare.none": ["还没有第二句。在上面写一句只差一两个词的话，例如把“看完”换成“喝完”。", "There is no second text yet. Write one above that differs in a word or two."],
+  "compare.none.recorded": ["这个文件里没有第二句。用 qkv look MODEL 第一句 第二句 --html FILE 可做一个有两句的文件。", "There is no second text in this file; qkv look MODEL TEXT TEXT --html FILE makes one with two."],
   "compare.second": ["第二句", "Second text"],
   "compare.go": ["对比", "Compare"],
   "compare.next": ["下一个词", "Next word"],
