@@ -24,7 +24,7 @@ from qkv.plots.text import bar, clean, percent
 Say = Callable[..., str]  # of a template and its fields the text in the reader's language
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
-    "analogy", "diff",
+    "analogy", "diff", "attention", "labels", "experts",
 )
 
 
@@ -53,7 +53,7 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--no-browser", is_flag=True, help="with --serve, print the address and do not open a browser")
 @option("--show", multiple=True, type=click.Choice(SHOWS), help="readout to show (may be repeated)")
 @option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")
-@option("--key", default="0", help="walk: position or word that is attended to")
+@option("--key", help="walk: position or word that is attended to (default: the one with the largest weight)")
 @option("--token", help="parts: token to explain (default: the most likely)")
 @option("--vs", help="parts: token to contrast with")
 @option("--anchor", multiple=True, help="shift: word to move towards (may be repeated)")
@@ -89,11 +89,12 @@ def command(
         return write_figures(common, loaded, text, how)
     if serve:
         return serve_page(common, loaded, model, text, how)
-    encoder = loaded.spec.decoder is None
-    if html and (encoder or not show):
+    silent = loaded.spec.decoder is None or loaded.spec.head is None  # it writes nothing
+    if html and (silent or not show):
         write_page(common, loaded, model, text, html, how)
-    if show or encoder:
-        return show_readouts(common, loaded, text, show or ("lens",), how)
+    if show or silent:
+        own = {"labels": loaded.spec.labels, "attention": True, "lens": loaded.spec.head}
+        return show_readouts(common, loaded, text, show or tuple(name for name in own if own[name]), how)
     from qkv.explore import scenes
 
     found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它") for line in text]
@@ -103,11 +104,9 @@ def command(
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.lang, "html": html})
     if len(found) == 2:
         print_comparison(common, found)
-        if not (common.verbose or how["layer"] or how["head"] or how["word"]):
-            common.note("-v, or one text alone, shows the alignment and the strongest edges of each")
-            return None
-    for scene in found:
-        print_scene(common, scene, how)
+    if len(found) != 2 or common.verbose or how["layer"] or how["head"] or how["word"]:
+        for scene in found:
+            print_scene(common, scene, how)
     if len(text) == 1 and not html and common.is_interactive():
         from qkv.explore import alternatives
 
@@ -207,13 +206,15 @@ def show_readouts(
     from qkv.explore import tables
 
     found: list[dict[str, Any]] = []
-    together = [s for s in show if s in ("analogy", "diff")]
+    together = [s for s in show if s in ("analogy", "diff", "experts")]
     alone = [s for s in show if s not in together]
     for names, part in [(together, texts), *((alone, (t,)) for t in texts)]:
-        traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
+        traces = [] if set(names) <= {*tables.TABLES, "experts"} else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
             ask = tables.parse_ask(common.say, loaded, part, how, traces)
-            if name == "diff":
+            if name == "experts":
+                sheets, data = tables.experts(loaded, part, common.say)
+            elif name == "diff":
                 if len(traces) != 2:
                     raise QkvError("diff: give two texts", code="look-diff")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
@@ -237,7 +238,9 @@ def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | 
         sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
                                                   every=common.verbose)
     else:
-        sheets, data = probe_tables.step_tables(run, step, common.say, every=common.verbose)
+        if (near := run.find_nearest(step)) != step:
+            common.note("nothing was recorded at step {step}; this is step {near}, the nearest", step=step, near=near)
+        sheets, data = probe_tables.step_tables(run, near, common.say, every=common.verbose)
     if common.json:
         return common.emit(data)
     return print_sheets(sheets)
@@ -260,7 +263,8 @@ def print_comparison(common: Common, scenes: list[dict[str, Any]]) -> None:
     for scene in scenes:
         click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
     cuts = [make_cut_table(common.say, scene) for scene in scenes if scene["proof"]]
-    print_sheets([Table(common.say("where the two differ"), rows or [[common.say("nowhere")]]), *cuts])
+    note = common.say("-v shows also the alignment and the strongest edges of each")
+    print_sheets([Table(common.say("where the two differ"), rows or [[common.say("nowhere")]], note), *cuts])
 
 
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:

@@ -66,6 +66,8 @@ export const more = {
   "wave.tick": ["拍", "Tick"],
   "wave.triangle": ["三角形（流水线）", "The triangle (a pipeline)"],
   "wave.ran": ["机器真正跑的", "What the machine ran"],
+  "wave.encoder": ["编码器", "The encoder"],
+  "wave.encoder.about": ["编码器在写第一个词之前就读完了原文：每一层的所有词同时算出，层数是多少就走多少拍；解码器的拍数从它之后算起。", "The encoder has read the source before the first word is written: every word of a layer at once, as many ticks as layers. The decoder's ticks count from after it."],
   "wave.rests": ["它建立在下面 {0} 格之上（带圈的）。", "It rests on {0} cells below (ringed)."],
   "wave.ask": ["点一格，看它建立在哪些格之上。", "Click a cell to see on which cells it rests."],
   "wave.cell": ["第 {0} 层的「{1}」：三角形里第 {2} 拍，机器第 {3} 拍。", "Layer {0}, “{1}”: tick {2} of the triangle, tick {3} of the machine."],
