@@ -209,7 +209,8 @@ def show_readouts(
     together = [s for s in show if s in ("analogy", "diff", "experts")]
     alone = [s for s in show if s not in together]
     for names, part in [(together, texts), *((alone, (t,)) for t in texts)]:
-        traces = [] if set(names) <= {*tables.TABLES, "experts"} else [tables.trace_text(loaded, t, names, how) for t in part]
+        alone = set(names) <= {*tables.TABLES, "experts"}
+        traces = [] if alone else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
             ask = tables.parse_ask(common.say, loaded, part, how, traces)
             if name == "experts":
@@ -359,8 +360,8 @@ def make_cut_table(say: Say, scene: dict[str, Any]) -> Table:
     rows: list[list[str | Cell]] = [
         [f"{asking} ✂ {clean(keys[s])}", (f"{100 * before:.1f}% → {100 * (before - lost):.1f}%", lost),
          say("says ") + clean(proof["instead"][query][s][at])] for lost, s in found]
-    return Table(say("one edge cut, run again: {said}", said=say("P({goal}) was {before:.2f}", goal=goal, before=before)),
-                 rows)
+    said = say("P({goal}) was {before:.2f}", goal=goal, before=before)
+    return Table(say("one edge cut, run again: {said}", said=said), rows)
 
 
 def find_strongest_cuts(proof: dict[str, Any]) -> list[tuple[float, int]]:

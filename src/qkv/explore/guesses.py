@@ -4,7 +4,6 @@ The panels are Guess map, Next word, Who pushed, Compare and Proof. Read answers
 Letters: T positions, S keys, L layers, H heads, V vocabulary.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from qkv.explore import activation_patching, scenes
 from qkv.explore.body import Answer, Query, list_tokens, read_ids, translate_both
 from qkv.explore.question import Pass, Refused, Run, kind, make_case, mask_token
-from qkv.lens import compare, logit_lens, resolve
+from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
 from qkv.lens.sampling_filters import Stage
 from qkv.lens.trace import Trace
@@ -170,10 +169,8 @@ def diff(run: Run, query: Query) -> Answer:
     if run.second is None:
         raise Refused("two texts are compared: ask with `second`")
     found = run.t.diff(run.second.t)
-    changed = compare.find_differences(run.first.written, run.second.written)
     sides = [{"text": one.text, "output": one.output, "tokens": list_tokens(one.t, read_ids(one.t)),
-              "written": list_tokens(one.t, one.written), "apart": [[at[i].start, at[i].stop] for at in changed],
-              "next": next_words_after(one, name)} for i, (name, one) in enumerate((("t", run.first), ("t2", run.second)))]
+              "next": next_words_after(one, name)} for name, one in (("t", run.first), ("t2", run.second))]
     movable = {side: {"depth": depth, "texts": [list_tokens(run.t, row) for row in ids]}
                for side, (depth, ids) in activation_patching.list_movable(run).items()}
     tokens: Any = sides[0]["tokens"]

@@ -88,8 +88,8 @@ def layer_guesses(t: Trace) -> dict[str, Any]:
 def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
-    `query` and `at` are where to start: the `word` asked about, and which token from `case.at` on needs it most; across,
-    the word that a cut turns into another of the text. None where the text is too long.
+    `query` and `at` are where to start: the `word` asked about, and which token from `case.at` on needs it most;
+    across, the word that a cut turns into another of the text. None where the text is too long.
     """
     core, pieces_of = model.core, model.tokenizer.pieces  # type: ignore[union-attr]
     if max(len(case.source), len(case.target)) > PROOF:

@@ -167,8 +167,8 @@ def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         rows.append([name.removesuffix(".resid_out"),
                      *(make_cell(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()), *at])
     ends = list(zip(found.anchors, found.cosine[0].tolist(), found.cosine[-1].tolist(), strict=True))
-    note = ask.say("from the embedding to the last layer: {moves}; in the end nearest to {anchor} (cosine 1: the direction "
-                   "that the anchor has when it is read alone)", anchor=max(ends, key=lambda end: end[2])[0],
+    note = ask.say("from the embedding to the last layer: {moves}; in the end nearest to {anchor} (cosine 1: the "
+                   "direction that the anchor has when it is read alone)", anchor=max(ends, key=lambda end: end[2])[0],
                    moves=", ".join(f"{a} {x:+.2f} → {y:+.2f}" for a, x, y in ends))
     return [make_table(ask.say("where {word} moves, layer by layer", word=found.word), rows, note)], found
 
@@ -240,17 +240,19 @@ def experts(model: Any, texts: Sequence[str], say: Callable[..., str]) -> tuple[
     Of a pair (TAB between) the second half is read as what is written for the first.
     """
     lines = [line for text in texts for line in (read_lines(Path(text)) if is_file(text) else [text]) if line.strip()]
-    cases = [case for line in lines[:MOST_LINES] if len((case := make_case(model, line)).target) > case.at]
+    cases = [make_case(model, line) for line in lines[:MOST_LINES]]
     found, pieces = routing.count_expert_tokens(model.core, cases), model.tokenizer.pieces
-    sheets: list[Table] = []
+    note = say("{texts} texts, {tokens} tokens read", texts=len(cases), tokens=sum(len(c.target) for c in cases))
+    sheets = [Table(note, [])]
+    heads = (Message("expert"), Message("share (%)"), Message("tokens that it reads more than its share (how often of "
+                                                              "how many)"))
     for one in found:
-        rows: list[list[str | Cell]] = [[say("expert"), say("share (%)"), say("tokens that it reads more than its share (how often of how many)")]]
+        rows: list[list[str | Cell]] = [[*map(say, heads)]]
         for e, (share, best) in enumerate(zip(one.share, one.tokens, strict=True)):
             words = zip(pieces([token for token, _, _ in best]), best, strict=True)
             rows.append([str(e), percent(share), "  ".join(f"{clean(w)} {n}/{of}" for w, (_, n, of) in words)])
         sheets.append(make_table(one.path, rows))
-    note = say("{texts} texts, {tokens} tokens read", texts=len(cases), tokens=sum(len(c.target) for c in cases))
-    return [Table(note, []), *sheets], {"texts": len(cases), "layers": found}
+    return sheets, {"texts": len(cases), "layers": found}
 
 
 def make_case(model: Any, line: str) -> Case:
@@ -258,8 +260,12 @@ def make_case(model: Any, line: str) -> Case:
     source, _, target = line.partition("\t")
     ids = tuple(model.ids(source))
     said = tuple(model.tokenizer.encode(target, special=False, side="target")) if target else ()
-    begun = (*(() if model.encoder_decoder else ids), *start_ids(model))
-    return Case(ids if model.encoder_decoder else (), (*begun, *said, *model.special.eos[:1]), max(1, len(begun) - 1), len(ids) * (model.spec.architecture == "prefix decoder"))
+    both, free = model.encoder_decoder, model.spec.architecture == "prefix decoder"
+    begun = (*(() if both else ids), *start_ids(model))
+    whole = (*begun, *said, *model.special.eos[:1])
+    if len(whole) < 2:
+        raise QkvError("experts: {line!r} has one token, expected two or more", line=line)
+    return Case(ids if both else (), whole, max(1, len(begun) - 1), len(ids) * free)
 
 
 def is_file(text: str) -> bool:
@@ -288,7 +294,8 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         source = tokens_of(t, "encoder.")
         rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(found.encoder.tolist())]
         note = ask.say("one pass for all words, before the first word is written: the decoder's ticks start after it")
-        sheets.insert(0, make_table(ask.say("the encoder: every word of a layer at once"), [["", *source], *reversed(rows)], note))
+        title = ask.say("the encoder: every word of a layer at once")
+        sheets.insert(0, make_table(title, [["", *source], *reversed(rows)], note))
         data |= {"source": source, "encoder": found.encoder}
     return sheets, data
 

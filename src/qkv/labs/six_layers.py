@@ -1,5 +1,7 @@
 """Why six layers? Translators of 1, 2, 4 and 6 layers learn the bundled corpus for as many steps, read out by layer."""
 
+from itertools import pairwise
+
 import torch
 
 import qkv
@@ -15,7 +17,7 @@ Rows = list[tuple[Ids, Ids]]
 
 
 def read_pairs() -> tuple[Rows, Rows, int]:
-    """The ids of training and held-out pairs, in the tokens of the bundled translator, and how many tokens there are."""
+    """The ids of training and held-out pairs, in the bundled translator's tokens, and how many tokens there are."""
     tokenizer, corpus = qkv.load("demo").tokenizer, load_corpus()
     assert tokenizer is not None
 
@@ -61,7 +63,7 @@ def judge(runs: Runs) -> Verdict:
                    losses=", ".join(f"{x:.2f}" for x in losses),
                    right=", ".join(f"{runs.mean(f'right_{n}'):.2f}" for n in DEPTHS), inside=inside)
     rows = list(zip(*(runs.values(f"loss_{n}") for n in DEPTHS), strict=True))
-    deeper = all(a > b for row in rows for a, b in zip(row, row[1:], strict=False))
+    deeper = all(a > b for row in rows for a, b in pairwise(row))
     word = "shown" if deeper else "true only when" if all(min(row[1:]) < row[0] for row in rows) else "not shown"
     return runs.verdict(word, f"loss_{MOST}", says)
 

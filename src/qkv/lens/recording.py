@@ -97,7 +97,7 @@ class Recording:
             trace_storage.require_empty(self.directory)
 
     def __repr__(self) -> str:
-        """The model, the tokens that each stack read, the taps that were saved, and the readouts that they suffice for."""
+        """The model, the tokens that each stack read, the taps that were saved, and the readouts they suffice for."""
         count = sum(p.numel() for p in self.core.parameters())
         lines = [f"{type(self).__name__}: {self.core.spec.architecture}, {count:,} parameters"]
         for run in self.runs:
@@ -106,8 +106,8 @@ class Recording:
             read = f"{len(ids)} tokens, {len(run.calls)} calls, {len(run.calls[0].ids)} rows"
             lines.append(f"  {run.stack}: {read}: {words[:72]}{' …' * (len(words) > 72)}")
         taps = sorted({re.sub(r"layers\.\d+", "layers.*", name) for name in self.wanted})
-        ready = [name for name, globs in READOUTS.items()
-                 if (taken := set(self.expand_selector(name))) <= self.needed and (taken or not globs)]
+        ready = [name for name, globs in READOUTS.items() if self.core.spec.has_blocks
+                 and (taken := set(self.expand_selector(name))) <= self.needed and (taken or not globs)]
         return "\n".join([*lines, f"  taps: {', '.join(taps) or '–'}", f"  readouts: {', '.join(ready)}"])
 
     def expand_selector(self, selector: str) -> list[str]:

@@ -21,8 +21,8 @@ class Wavefront(Drawn):
 
     `triangle`: one token after another, one layer a tick, as in a pipeline. `earliest`: as soon as what it depends on
     is there, on a machine wide enough; a written token depends on the last state of the one before it. `ran`: the
-    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens. An encoder reads its
-    source in one pass before: its ticks count from 0 too, and those of the decoder begin anew.
+    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens. An encoder
+    reads its source in one pass before: its ticks count from 0 too, and those of the decoder begin anew.
     """
 
     sees: Tensor  # L T T: does layer l's state of token t read layer l-1's state of token s

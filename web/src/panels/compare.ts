@@ -13,7 +13,7 @@ import "./more.css";
 
 interface Graft { text: string; before: number; after: number; donor: number; line: string }
 interface Copy { part: "encoder" | "decoder"; layer: number; source: number; pos: number }
-interface Side { text: string; output: string; tokens: Token[]; written: Token[]; apart: [number, number][]; next: { pos: number; line: string; top: { id: number; text: string; p: number }[] } | null }
+interface Side { text: string; output: string; tokens: Token[]; next: { pos: number; line: string; top: { id: number; text: string; p: number }[] } | null }
 
 class ComparePanel extends Panel {
   @state() private at: [number, number] = [0, 0];
@@ -95,7 +95,7 @@ class ComparePanel extends Panel {
   private side(s: Side, i: number, diff: Answer): TemplateResult {
     const shared = new Set((diff.pairs as [number, number][]).map((p) => p[i]));
     return html`<section><h3>${i ? "B" : "A"} · ${s.text}</h3><p class="compare-text">${s.tokens.map((x, n) => html`<span class=${shared.has(n) ? "" : "apart"}>${word(x.text)}</span>`)}</p>
-      ${s.output ? html`<p class="note">${this.t("output")}</p><p class="compare-text">${s.written.map((x, n) => html`<span class=${s.apart.some(([from, to]) => from <= n && n < to) ? "apart" : ""}>${word(x.text)}</span>`)}</p>` : ""}
+      ${s.output ? html`<p class="note">${this.t("output")} <b>${s.output}</b></p>` : ""}
       ${s.next ? html`<p class="note">${this.t("compare.next")}</p>${bars(s.next.top.slice(0, 6).map((x) => ({
         name: word(x.text), value: x.p, full: `${i ? "B" : "A"}: P(${word(x.text)})`, line: `${s.next!.line}.chances[${x.id}]`,
       })), { label: this.t("compare.next"), as: "percent", most: 1 })}` : ""}</section>`;
