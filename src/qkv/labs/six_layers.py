@@ -71,7 +71,7 @@ def judge(runs: Runs) -> Verdict:
 def plot(runs: Runs) -> Plot:
     shares = {f"by_layer_{n}": runs.curve(f"by_layer_{n}") for n in DEPTHS}
     padded = {name: [*row, *[float("nan")] * (MOST + 1 - len(row))] for name, row in shares.items()}
-    names = {f"by_layer_{n}": Message("{n} layers", n=n) for n in DEPTHS}
+    names = {f"by_layer_{n}": Message("layers: {n}", n=n) for n in DEPTHS}
     return Plot("lines", Message("next words right, read out after each layer"), list(range(MOST + 1)), padded,
                 x_label=Message("layer"), y_label=Message("share"), names=names)
 
@@ -86,7 +86,7 @@ LAB = Lab(
     Message("One layer is the baseline; a model that has learnt nothing has a loss of 7.1 nats (1,213 tokens)."),
     Message("Two and four layers beat one; six gain little or nothing in so few steps on so simple a text. Inside six, "
             "every layer has more right than the one before it (after a first look at one seed)."),
-    {f"{what}_{n}": Message("{what}, {n} layers", what=text, n=n)
+    {f"{what}_{n}": Message("{what}, layers: {n}", what=text, n=n)
      for what, text in (("loss", Message("loss")), ("right", Message("next words right"))) for n in DEPTHS},
     run, judge, plot, steps=300, enough=200, seeds=3,
 )
