@@ -16,7 +16,7 @@ from qkv.messages import Message
 from qkv.tasks.evaluate import choose_tokenization
 from qkv.training.assemble import Assembly
 from qkv.training.checkpoint import Evaluate
-from qkv.training.compatibility import fits, split_questions
+from qkv.training.compatibility import leaves_room, split_questions
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Decoding
 from qkv.training.run import Run
@@ -52,7 +52,7 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
 
 def answer_all(a: Assembly, sources: Sequence[Any], how: Decoding) -> list[str]:
     """The model's answers; nothing to a source that leaves no room for one."""
-    short = [n for n, source in enumerate(sources) if a.objective.answers == "labels" or fits(a.model, source)]
+    short = [n for n, source in enumerate(sources) if a.objective.answers == "labels" or leaves_room(a.model, source)]
     said = dict(zip(short, a.objective.answer(a.model, [sources[n] for n in short], how), strict=True)) if short else {}
     return [said.get(n, "") for n in range(len(sources))]
 
@@ -123,7 +123,7 @@ def make_rehearsal(a: Assembly) -> Callable[[Transformer], float]:
 
 def largest_batch(a: Assembly, rows: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """The batch with the most rows among those in which a model answers `rows`."""
-    rows = [row for row in rows if a.objective.answers == "labels" or fits(a.model, row[0])]
+    rows = [row for row in rows if a.objective.answers == "labels" or leaves_room(a.model, row[0])]
     ids = [a.model.ids(asks) if isinstance(asks, str) else a.model.conversation(asks) for asks, _ in rows]
     boxes = batch_by_length(ids, 2048)
     return [rows[i] for i in max(boxes, key=len)] if boxes else []
