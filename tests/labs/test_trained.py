@@ -45,7 +45,7 @@ def test_residuals_in_short(monkeypatch):
 
 
 def test_a_residual_that_is_lost_is_noticed(monkeypatch):
-    monkeypatch.setattr(Block, "add", lambda self, x, update, step: update)
+    monkeypatch.setattr(Block, "add_update", lambda self, x, h, update, step: update)
     monkeypatch.setattr(residual_depth, "ARMS", {"with": ("serial", 16)})
     assert residual_depth.run(0, steps=80)["with"] < 0.2
 
