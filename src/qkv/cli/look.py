@@ -257,7 +257,7 @@ def print_comparison(common: Common, scenes: list[dict[str, Any]]) -> None:
     """Two texts beside each other: what was written for each, and the words in which they differ."""
     from qkv.lens.compare import find_differences
 
-    rows: list[list[str | Cell]] = []
+    rows: list[list[str]] = []
     for side in ("source", "target") if scenes[0]["kind"] == "translation" else ("target",):
         one, two = ([clean(token) for token in scene[side]] for scene in scenes)
         rows += [[" ".join(one[a]) or "–", "|", " ".join(two[b]) or "–"] for a, b in find_differences(one, two)]
