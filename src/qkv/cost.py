@@ -16,6 +16,7 @@ from qkv import spec as parts
 from qkv.baselines.lstm import build_core
 from qkv.core.attention import Attention
 from qkv.core.experts import ExpertLinear, Experts
+from qkv.core.init import build_on_meta
 from qkv.core.latent import Latent
 from qkv.core.masks import AttentionBias
 from qkv.core.model import Stack, Transformer, build_step
@@ -125,7 +126,7 @@ def width(dtype: str) -> int:
 
 def build_meta(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
-    with torch.device("meta"):
+    with build_on_meta():
         return build_core(spec)
 
 

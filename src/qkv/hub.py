@@ -20,8 +20,6 @@ from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec
-from qkv.specialize.core_text import print_core
-from qkv.specialize.program import print_program
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
@@ -152,6 +150,9 @@ def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> s
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
     `taps` keeps its taps. A comment comes first where the family's numbers were never published.
     """
+    from qkv.specialize.core_text import print_core
+    from qkv.specialize.program import print_program
+
     spec, note = spec_of(name), unpublished_note(name)
     if mode is None and not taps:
         text = print_program(spec, checkpoint_names(name))

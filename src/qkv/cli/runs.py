@@ -24,11 +24,13 @@ from qkv.messages import Message
 @option("--html", "page", type=click.Path(path_type=Path), help="write a page that opens offline")
 @option("--png", type=click.Path(path_type=Path), help="write an image (needs matplotlib)")
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
-    from qkv.plots import figure, html, terminal
-    from qkv.plots.forms import Lines, Table
     from qkv.training import compare as found
 
     runs = found.summaries(folder)
+
+    from qkv.plots import figure, html, terminal
+    from qkv.plots.forms import Lines, Table
+
     drawn = found.shared_metric(runs, metric or "")
     curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
     form = Lines("", (), curves, x_label=common.say(AXES[x]), y_label=drawn)

@@ -49,6 +49,7 @@ def command(
     given.remove(recipe)
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
+    recipes.check_name(recipe)
     run = recipes.configure(recipe, words, smoke=smoke)
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))

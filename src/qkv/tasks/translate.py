@@ -13,7 +13,6 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens.trace import Trace
 from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
@@ -104,6 +103,8 @@ def translate_greedily(
 
 def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
+    from qkv.lens.trace import Trace
+
     core, start = model.core, start_ids(model)
     target = [*start, *tokens[:-1]]
     if not core.spec.has_blocks:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from qkv.errors import QkvError, nearest
 from qkv.training import log
-from qkv.training.settings import RENAMED
 
 Points = list[tuple[float, float]]
 LOG = Path("train", "log.jsonl")
@@ -120,6 +117,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a run by `part.key`, without its name and notes."""
+    from qkv.training.settings import RENAMED
+
     for key, inner in value.items():
         if isinstance(inner, Mapping):
             yield from leaves(inner, f"{where}{key}.")
@@ -150,6 +149,8 @@ def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def saved_tokens(directory: Path) -> int | None:
     """The tokens that a run's checkpoint counts, where it has one."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         if (parts := directory / "train" / "last.json").is_file():
             return int(json.loads(parts.read_text(encoding="utf-8"))["progress"]["tokens"])

@@ -1,10 +1,12 @@
 """Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
 import dataclasses
+import errno
+import os
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from qkv.data.bad_rows import dry_run
 from qkv.errors import QkvError, nearest
@@ -57,10 +59,24 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     elif path.suffix == ".toml" or path.is_file():
         run = own_data.from_toml(path, words)
     else:
-        raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
-                       "*.jsonl, or two parallel files)", name=recipe, hint=nearest(str(recipe), known),
-                       names=", ".join(known))
+        raise_unknown(str(recipe))
     return shrink_run(run) if smoke else run
+
+
+def check_name(recipe: str) -> None:
+    """Refuse what is neither a recipe nor there as a file or folder, before torch is imported; patterns pass."""
+    if recipe in names() or Path(recipe).exists() or any(c in "*?[" for c in recipe):
+        return
+    if Path(recipe).suffix:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), recipe)
+    raise_unknown(recipe)
+
+
+def raise_unknown(recipe: str) -> NoReturn:
+    """The error for a word that names neither a recipe nor data."""
+    known = names()
+    raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
+                   "*.jsonl, or two parallel files)", name=recipe, hint=nearest(recipe, known), names=", ".join(known))
 
 
 def train(
