@@ -12,7 +12,7 @@ from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, storage
-from qkv.checkpoints.locate import locate
+from qkv.checkpoints.locate import find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype
@@ -133,11 +133,17 @@ def spec_of(name: str | Path | Model) -> Spec:
     if config is None and ":" in str(name) and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
-        raise QkvError("{name}: there is no family {family!r}{hint} with a size {size!r} (families: {known})",
+        raise QkvError("{name}: there is no family {family!r} with a size {size!r}{hint} (families: {known})",
                        name=name, family=family, hint=nearest(family, known), size=size,
                        known=", ".join(known))
     if config is None:
-        directory = locate(name, wanted=("config.json", peft.CONFIG))
+        try:
+            directory = locate(name, wanted=("config.json", peft.CONFIG))
+        except QkvError as e:
+            if (hint := nearest(str(name), model_dir.modules())) and find_local(name) is None:
+                raise QkvError("{name}: there is no family of this name{hint} As a model: {e}", name=name, hint=hint,
+                               e=e) from e
+            raise
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
             return spec_of(peft.base_of_adapter(directory))
         return model_dir.spec_from_config(storage.read_json(directory / "config.json"), directory / "config.json")

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+from qkv.cli.usage import translate_frame
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -162,10 +163,16 @@ class Verb(click.Command):
         for example in self.examples:
             formatter.write(f"  {example}\n")
         formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
+        common = ctx.ensure_object(Common)
+        usage = " ".join(self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, translate_frame(usage, common.lang), prefix=common.say("Usage: "))
         formatter.write_paragraph()
-        formatter.write_text(ctx.ensure_object(Common).say(self.help or ""))
-        self.format_options(ctx, formatter)
+        formatter.write_text(common.say(self.help or ""))
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        records = [record for param in options if (record := param.get_help_record(ctx))]
+        with formatter.section(common.say("Options")):
+            formatter.write_dl([(translate_frame(left, common.lang), translate_frame(right, common.lang))
+                                for left, right in records])
 
 
 def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa: A002
