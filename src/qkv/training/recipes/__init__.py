@@ -51,6 +51,8 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     path, more = Path(recipe), [word for word in words if "=" not in word]
     if str(recipe) in known:
         run = own_data.from_toml(FOLDER / f"{recipe}.toml", words, recipe=True)
+    elif (path / "train" / "run.json").is_file():
+        run = own_data.from_run(path, words, recipe=is_of_recipe(path))
     elif more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
         run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     elif path.suffix.lower() in (".csv", ".json"):
@@ -61,6 +63,16 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     else:
         raise_unknown(str(recipe))
     return shrink_run(run) if smoke else run
+
+
+def is_of_recipe(directory: Path) -> bool:
+    """Whether the run of a directory is one of a recipe, whose data lie with the package or in QKV_DATA."""
+    from qkv.training.compare import read_json_object
+
+    kept = read_json_object(directory / "train" / "run.json")
+    file = FOLDER / f"{kept.get('name')}.toml"
+    told = tomllib.loads(file.read_text(encoding="utf-8")).get("data", {}) if file.is_file() else {}
+    return bool(told) and all(kept.get("data", {}).get(key) == value for key, value in told.items())
 
 
 def check_name(recipe: str) -> None:
