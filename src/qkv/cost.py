@@ -152,6 +152,16 @@ def count(spec: parts.Spec) -> Cost:
     return Cost(total, total - idle, stored, by_part, kv, memory, spec)
 
 
+def explain_kv(spec: parts.Spec, dtype: str = "fp32") -> str:
+    """How the bytes that the cache grows by are reckoned; empty where layers differ, or keep something else."""
+    blocks = spec.decoder.blocks if spec.decoder else ()
+    kinds = {(s.groups, s.head_dim) if isinstance(s := block.attn, parts.Attention) else None for block in blocks}
+    if len(kinds) != 1 or None in kinds:
+        return ""
+    groups, head_dim = next(kind for kind in kinds if kind)
+    return f"2 x {len(blocks)} layers x {groups} kv heads x {head_dim} head dim x {width(dtype)} bytes"
+
+
 def name_part(name: str, owner: nn.Module) -> str:
     """Which part of the model a parameter belongs to."""
     if isinstance(owner, Norm):
@@ -246,6 +256,7 @@ def report(
         "dtype": dtype,
         "weight_bytes": cost.weight_bytes(dtype),
         "kv_bytes_per_token": cost.kv_bytes_per_token(dtype),
+        "kv_formula": explain_kv(spec, dtype),
         "memory_bytes_per_token": cost.memory_per_token * width(dtype),
         "context": context,
         "kv_bytes": cost.kv_bytes_per_token(dtype) * context,

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
 TOPICS = {
-    Message("Attention"): ("scale", "order-blind", "mask-zero", "head-shapes", "wo-sum", "head-roles", "susan", "two-it",
-                           "apple", "one-character", "what-moves"),
-    Message("Layers and training"): ("revision-ledger", "residual-depth", "norm-ablation", "warm-up", "buckle", "no-down",
-                                     "induction-heads", "exposure-bias", "analogy", "moe-capacity", "param-count"),
+    Message("Attention"): ("scale", "order-blind", "mask-zero", "head-shapes", "wo-sum", "head-roles", "susan",
+                           "two-it", "apple", "one-character", "what-moves"),
+    Message("Layers and training"): ("revision-ledger", "residual-depth", "norm-ablation", "warm-up", "buckle",
+                                     "no-down", "induction-heads", "exposure-bias", "analogy", "moe-capacity",
+                                     "param-count"),
     Message("Cache and speed"): ("cache-exact", "cache-speed", "kv-frozen", "kv-memory", "kv-heads-speed",
                                  "kv-heads-quality", "read-vs-write", "roofline", "wavefront",
                                  "parallel-equals-serial", "queue"),

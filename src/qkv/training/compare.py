@@ -49,6 +49,14 @@ class Summary:
         return found
 
     @property
+    def task(self) -> str:
+        """What it learns: its objective, or the usual one of its family."""
+        from qkv.training.compatibility import USUAL
+
+        said = self.settings.get("objective") or USUAL.get(self.settings.get("model.family", ""), "")
+        return str(said or ("as its base" if self.settings.get("base") else ""))
+
+    @property
     def metrics(self) -> list[str]:
         """What its log holds as numbers, evaluations first."""
         said = [k for e in self.events if e["kind"] == "evaluation" for k, v in e.items() if is_number(v)]
