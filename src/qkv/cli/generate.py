@@ -60,5 +60,5 @@ def draw_seed(common: Common, model: Any, how: dict[str, Any]) -> dict[str, int]
         return {}
     if "seed" not in how:
         how["seed"] = secrets.randbelow(1 << 31)
-        common.note("--seed {seed}", seed=how["seed"])
+        common.note("drawn with --seed {seed}", seed=how["seed"])
     return {"seed": how["seed"]}
