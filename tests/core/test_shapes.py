@@ -88,7 +88,7 @@ def altered(tmp_path: Path, old: str, new: str) -> ModuleType:
         ('"resid_in", x)  # B T D', '"resid_in", x)  # T D'),
         ("x = self.embed(ids)  # B T D", "x = self.embed(ids)  # T D"),
         ("x = layer(x, step)  # B T D", "x = layer(x, step)  # B T T"),
-        ("return self.decoder(x, step)  # B T D", "return self.decoder(x, step)  # T B D"),
+        ("self.final_norm(x))  # B T D", "self.final_norm(x))  # T B D"),
     ],
 )
 def test_a_false_comment_is_found(tmp_path: Path, old: str, new: str) -> None:

@@ -210,3 +210,14 @@ def test_packed_documents_are_as_separate_ones() -> None:
             lambda c: torch.cat((zoo.run(c, one), zoo.run(c, two)), 1),  # rotary: only the distance counts
             lambda c: c(ids, Inputs(document_ids=documents)).logits,
         )
+
+
+def test_labels_by_the_mean_do_not_see_padding() -> None:
+    """In float64 a row alone has the logits that it has among longer ones: padding is no part of the mean."""
+    core = zoo.made(zoo.ALL["mean"]()).double()
+    ids, real = zoo.words(3, 9), torch.ones(3, 9, dtype=torch.bool)
+    real[1, 4:] = real[2, 7:] = False
+    together = core.classify(ids, Inputs(padding_mask=real))
+    alone = [core.classify(ids[n : n + 1, : int(real[n].sum())]) for n in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-12, rtol=0)
+    assert (core.classify(ids)[1] - together[1]).abs().max() > 1e-3

@@ -59,7 +59,7 @@ def test_an_end_token_ends_and_left_goes_on() -> None:
     while not branch.ended:
         assert branch.press(RIGHT)
     assert branch.list_next() == []
-    assert "(it ends here)" in "\n".join(branch.render(english))
+    assert "(it ends here)" in "\n".join(branch.compose_lines(english))
     branch.press(RIGHT)
     assert branch.press(LEFT)
     assert branch.list_next()

@@ -1,5 +1,7 @@
 """Small models of every kind that the spec describes, with sizes that differ from one another so that mistakes show."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -98,14 +100,14 @@ def relative() -> Spec:
     return Spec(97, stack("causal", "past", True), stack("full", "both", False), Head(scale=48**-0.5))
 
 
-def cloze() -> Spec:
+def cloze(token: Literal["first", "mean"] = "first") -> Spec:
     """An encoder that fills in masked words and names a label, with segments and positions that begin later."""
     attn = Attention(2, 2, 32, Mask("full"), True, True)
     block = Block(attn, Ffn(80, "gelu", bias=True), norm_sum=Norm("layer", 1e-12))
     table = Table("learned", 64, offset=2)
     stack = Stack(48, (block,) * 2, table, embed_norm=Norm("layer", 1e-12), segments=2)
     head = Head(bias=True, dense=Dense("gelu", Norm("layer", 1e-12)))
-    return Spec(97, encoder=stack, head=head, labels=Labels(3, "first", Dense("tanh")))
+    return Spec(97, encoder=stack, head=head, labels=Labels(3, token, Dense("tanh")))
 
 
 def blanks() -> Spec:
@@ -182,7 +184,8 @@ def two_words() -> Spec:
 
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
-    "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "blanks": blanks, "stretched": stretched,
+    "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
+    "blanks": blanks, "stretched": stretched,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1),
 }  # fmt: skip

@@ -61,18 +61,18 @@ class Block(nn.Module):
         s = self.spec
         x = step.tap(self, "resid_in", x)  # B T D
         h = self.attn_in(x)  # B T D
-        y = self.attn_sum(self.add(x, h, self.attn_out(self.attn(h, step)), step))  # B T D
+        y = self.attn_sum(self.add_update(x, h, self.attn_out(self.attn(h, step)), step))  # B T D
         if s.residual != "parallel":
             y = step.tap(self, "resid_mid", y)  # B T D
         if s.cross:
             h = self.cross_in(y)  # B T D
-            y = self.cross_sum(self.add(y, h, self.cross_out(self.cross(h, step)), step))  # B T D
+            y = self.cross_sum(self.add_update(y, h, self.cross_out(self.cross(h, step)), step))  # B T D
             y = step.tap(self, "resid_cross", y)  # B T D
         h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
         f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
-        return step.tap(self, "resid_out", self.ffn_sum(self.add(y, h, self.ffn_out(f), step)))  # B T D
+        return step.tap(self, "resid_out", self.ffn_sum(self.add_update(y, h, self.ffn_out(f), step)))  # B T D
 
-    def add(self, x: Tensor, h: Tensor, update: Tensor, step: Step) -> Tensor:
+    def add_update(self, x: Tensor, h: Tensor, update: Tensor, step: Step) -> Tensor:
         """The residual connection (He et al. 2015); DeepNorm adds to h, which the sub-layer read, scaled."""
         s = self.spec
         update = step.drop(update, s.dropout)  # B T D
@@ -171,8 +171,9 @@ class Labels(nn.Module):
         if s.token == "first":
             x = x[:, 0]  # B D
         elif s.token == "mean":
-            real = step.positions.token.ne(0).index_fill(1, x.new_zeros(1).long(), True)[..., None]  # B T 1
-            x = (x * real).sum(1) / real.sum(1)  # B D
+            at = step.positions.token  # B T
+            real = (at == torch.arange(at.shape[1], device=at.device))[..., None]  # B T 1
+            x = (x * real).sum(1) / real.expand_as(x).sum(1)  # B D
         else:
             x = x[torch.arange(len(x), device=x.device), step.positions.token.argmax(1)]  # B D
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))

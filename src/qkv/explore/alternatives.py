@@ -62,7 +62,7 @@ class Branch:
             self.marked = (self.marked + (1 if move == "down" else -1)) % len(there)
         return move is not None or key not in ("q", "\x1b", "\r", "\n", "\x03", "\x04", "")
 
-    def render(self, say: Say) -> list[str]:
+    def compose_lines(self, say: Say) -> list[str]:
         """The text as it stands, its next words as bars, and what the keys do."""
         model, room = self.model, max(20, shutil.get_terminal_size().columns // 2 - 4)  # a character may be two wide
         answer = model.text([i for i in self.written if i not in model.special.eos])
@@ -85,7 +85,7 @@ def walk_alternatives(model: Model, text: str, say: Say, press: Callable[[], str
     branch, drawn = Branch(model, model.ids(text)), 0
     with suppress(KeyboardInterrupt, EOFError):
         while True:
-            lines = branch.render(say)
+            lines = branch.compose_lines(say)
             click.echo((f"\x1b[{drawn}A\x1b[J" if drawn else "") + "\n".join(lines))
             drawn = len(lines)
             if not branch.press(press()):

@@ -113,7 +113,7 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     """QkvError where an evaluation would fail: a metric that it does not give, a prompt that cannot be continued."""
     textual = isinstance(splits.valid, str | Mixture)
     for prompt in run.check.prompts if textual and objective.answers == "texts" else ():
-        if not prompt.strip() or not fits(model, prompt):
+        if not prompt.strip() or not leaves_room(model, prompt):
             found = Message("an empty text")
             if prompt.strip():
                 found = Message("{ids} tokens", ids=len(model.ids(prompt)))
@@ -123,12 +123,14 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     if not valid or run.training.metric == "loss":
         return
     known = [*objective.measure(model.core, [valid[0].to(model.device)])]
-    if not textual and run.check.sentences:
-        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
+    if not textual and objective.answers == "labels":
+        known.append("exact_match")
+    elif not textual and run.check.sentences:
+        known += ["bleu", "exact_match"]
     run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 
-def fits(model: Model, source: Any) -> bool:
+def leaves_room(model: Model, source: Any) -> bool:
     """Whether a source leaves the model that answers it room to begin."""
     ids = model.ids(source) if isinstance(source, str) else model.conversation(source)
     context = model.core.encoder.spec.longest if model.encoder_decoder else model.spec.context
@@ -230,7 +232,7 @@ def note_unknown_labels(splits: Splits, labels: Sequence[str]) -> Message | None
 def note_unanswerable(run: Run, splits: Splits, model: Model) -> Message | None:
     """The note on held-out sources that are too long to be answered."""
     rows = [*split_questions(splits.valid)[: run.check.sentences], *split_questions(splits.test)]
-    over = sum(not fits(model, source) for source, _ in rows)
+    over = sum(not leaves_room(model, source) for source, _ in rows)
     return Message("{over:,} of {rows:,} held-out sources do not fit into the context of {room} tokens: they count as "
                    "empty answers; raise model.context", over=over, rows=len(rows),
                    room=run.model.context) if over else None

@@ -49,7 +49,7 @@ def plan_text(
 
     def make_batch(key: int) -> collate.Batch:
         now = dataclasses.replace(w, ids=cuts(key // each)) if cuts else w
-        return collate_rows(now.draw(key, length + 1))
+        return collate_rows(now.draw_step(key, length + 1))
 
     def hold_out(part: str | Mixture) -> Batches:
         if isinstance(part, Mixture):

@@ -37,7 +37,7 @@ class Windows:
         each = max(1, len(self.ids) // (self.rows * self.length))
         return range(epoch * each, (epoch + 1) * each)
 
-    def draw(self, step: int, width: int) -> torch.Tensor:
+    def draw_step(self, step: int, width: int) -> torch.Tensor:
         """The windows of a step, `width` ids each: [rows, width]."""
         how = {"length": width - 1, "rows": self.rows, "seed": self.seed, "step": step}
         return self.ids.windows(**how) if isinstance(self.ids, Mixture) else packing.draw_windows(self.ids, **how)
@@ -92,7 +92,7 @@ class Corruption:
             return [self.corrupt_row(row, corrupt.Draw(seed, key, i)) for i, row in enumerate(rows)]
 
         def make_batch(key: int) -> collate.Batch:
-            return self.collate_rows(corrupt_rows(w.draw(key, length).tolist(), seed, key))
+            return self.collate_rows(corrupt_rows(w.draw_step(key, length).tolist(), seed, key))
 
         def hold_out(part: str | Mixture) -> Batches:
             if isinstance(part, Mixture):
