@@ -19,6 +19,11 @@ SLOW = ("torch", "numpy", "rich", "transformers", "tokenizers", "huggingface_hub
         "from qkv.cli import main; main(['--version'])",
         "from qkv.cli import main; main(['translate', '--help'])",
         "from qkv.cli import main; main(['trnslate'])",
+        "from qkv.cli import main; assert main(['train', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['train', 'nope.tsv']) == 2",
+        "from qkv.cli import main; assert main(['translate', './nope', 'x']) == 2",
+        "from qkv.cli import main; assert main(['runs', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['info', './nope']) == 2",
     ],
 )
 def test_the_start_loads_nothing_slow(code: str) -> None:
@@ -26,6 +31,13 @@ def test_the_start_loads_nothing_slow(code: str) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", after], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "slow: []"
+
+
+def test_loading_a_model_leaves_the_compiler_of_torch_alone() -> None:
+    code = ("import sys; from qkv.cli import main; assert main(['translate', 'demo', '我爱学习。']) == 0\n"
+            "print([m for m in ('torch._dynamo', 'sympy', 'qkv.specialize') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["I love studying.", "[]"], done.stderr
 
 
 @pytest.mark.parametrize("module", ["qkv", "qkv.cli"])

@@ -16,6 +16,7 @@ from qkv import spec as parts
 from qkv.baselines.lstm import build_core
 from qkv.core.attention import Attention
 from qkv.core.experts import ExpertLinear, Experts
+from qkv.core.init import build_on_meta
 from qkv.core.latent import Latent
 from qkv.core.masks import AttentionBias
 from qkv.core.model import Stack, Transformer, build_step
@@ -125,7 +126,7 @@ def width(dtype: str) -> int:
 
 def build_meta(spec: parts.Spec) -> Transformer:
     """The core with shapes and without memory."""
-    with torch.device("meta"):
+    with build_on_meta():
         return build_core(spec)
 
 
@@ -149,6 +150,16 @@ def count(spec: parts.Spec) -> Cost:
     kept = core.state_dict()
     stored = total + sum(b.numel() for name, b in core.named_buffers() if name in kept)
     return Cost(total, total - idle, stored, by_part, kv, memory, spec)
+
+
+def explain_kv(spec: parts.Spec, dtype: str = "fp32") -> str:
+    """How the bytes that the cache grows by are reckoned; empty where layers differ, or keep something else."""
+    blocks = spec.decoder.blocks if spec.decoder else ()
+    kinds = {(s.groups, s.head_dim) if isinstance(s := block.attn, parts.Attention) else None for block in blocks}
+    if len(kinds) != 1 or None in kinds:
+        return ""
+    groups, head_dim = next(kind for kind in kinds if kind)
+    return f"2 x {len(blocks)} layers x {groups} kv heads x {head_dim} head dim x {width(dtype)} bytes"
 
 
 def name_part(name: str, owner: nn.Module) -> str:
@@ -245,6 +256,7 @@ def report(
         "dtype": dtype,
         "weight_bytes": cost.weight_bytes(dtype),
         "kv_bytes_per_token": cost.kv_bytes_per_token(dtype),
+        "kv_formula": explain_kv(spec, dtype),
         "memory_bytes_per_token": cost.memory_per_token * width(dtype),
         "context": context,
         "kv_bytes": cost.kv_bytes_per_token(dtype) * context,

@@ -12,7 +12,7 @@ from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers, storage
-from qkv.checkpoints.locate import locate
+from qkv.checkpoints.locate import find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype
@@ -20,8 +20,6 @@ from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec
-from qkv.specialize.core_text import print_core
-from qkv.specialize.program import print_program
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
@@ -137,11 +135,17 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
     if config is None and ":" in str(name) and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
-        raise QkvError("{name}: there is no family {family!r}{hint} with a size {size!r} (families: {known})",
+        raise QkvError("{name}: there is no family {family!r} with a size {size!r}{hint} (families: {known})",
                        name=name, family=family, hint=nearest(family, known), size=size,
                        known=", ".join(known))
     if config is None:
-        directory = locate(name, wanted=("config.json", peft.CONFIG))
+        try:
+            directory = locate(name, wanted=("config.json", peft.CONFIG))
+        except QkvError as e:
+            if (hint := nearest(str(name), model_dir.modules())) and find_local(name) is None:
+                raise QkvError("{name}: there is no family of this name{hint} As a model: {e}", name=name, hint=hint,
+                               e=e) from e
+            raise
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
             return spec_of(peft.base_of_adapter(directory))
         return model_dir.spec_from_config(storage.read_json(directory / "config.json"), directory / "config.json")
@@ -154,6 +158,9 @@ def show(name: str | Path | Model | Spec, *, mode: Any = None, taps: bool = Fals
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
     `taps` keeps its taps. A comment comes first where the family's numbers were never published.
     """
+    from qkv.specialize.core_text import print_core
+    from qkv.specialize.program import print_program
+
     spec, note = spec_of(name), None if isinstance(name, Spec) else unpublished_note(name)
     if mode is None and not taps:
         text = print_program(spec, "" if isinstance(name, Spec) else checkpoint_names(name))

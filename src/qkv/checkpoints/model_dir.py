@@ -12,6 +12,7 @@ import torch
 
 from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import name_table, storage
+from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.families import Config, modules
@@ -99,7 +100,7 @@ def load_core(
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
     tensors, known = storage.open_tensors(directory), storage.read_shapes(directory)
-    with torch.device("meta"):
+    with build_on_meta():
         core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
     stored = next(iter(tensors.values()))().dtype
@@ -113,7 +114,8 @@ def load_core(
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
-        core.to_empty(device=device).to(dtype).tie()
+        allocate(core, device, dtype)
+        core.tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
             buffer.data = buffer.data.float()
         name_table.load_tensors(core, names, tensors, ignore)

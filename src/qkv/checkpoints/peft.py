@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoints import name_table, storage
+from qkv.checkpoints.locate import ADAPTER
 from qkv.checkpoints.model_dir import read_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.messages import Message
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = ADAPTER, "adapter_model.safetensors"
 BEFORE = "base_model.model."  # PEFT's own wrappers, in the name of every tensor
 Part = tuple[Tensor, Tensor, float]  # A [rank, in], B [out, rank], and what their product counts
 REFUSED = {

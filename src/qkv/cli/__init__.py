@@ -3,7 +3,9 @@
 Nothing heavy is imported here, so `qkv --help` answers at once. Errors end in one line on stderr and an exit code.
 """
 
+import atexit
 import errno
+import gc
 import os
 import sys
 import time
@@ -21,28 +23,42 @@ from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 
-# verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
-VERBS = {
-    "demo": Message("train the 2017 Transformer, translate, look inside"),
-    "train": Message("train by a recipe or a TOML file"),
-    "translate": Message("translate: one line in, one line out"),
-    "generate": Message("continue a text"),
-    "chat": Message("converse, by the model's chat template"),
-    "embed": Message("a vector for a text"),
-    "classify": Message("the label of a text"),
-    "fill": Message("fill in masked words"),
-    "score": Message("the log-probability of a text"),
-    "eval": Message("BLEU, perplexity or accuracy on a file"),
-    "data": Message("check your data, or get a public set"),
-    "runs": Message("compare runs: table and plot"),
-    "look": Message("look inside a model in the terminal"),
-    "show": Message("print one model as a PyTorch program that stands alone"),
-    "info": Message("parameters, FLOPs and bytes"),
-    "check": Message("strict load, hashes, NaN scan, parity"),
-    "convert": Message("other key/value heads, dtype or family"),
-    "lab": Message("claims as experiments that you can run, and their verdicts"),
-    "doctor": Message("what this machine can do"),
+# By group, verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
+GROUPS = {
+    Message("Start"): {
+        "demo": Message("train the 2017 Transformer, translate, look inside"),
+        "models": Message("the models that come with the package"),
+    },
+    Message("Use a model"): {
+        "translate": Message("translate: one line in, one line out"),
+        "generate": Message("continue a text"),
+        "chat": Message("converse, by the model's chat template"),
+        "embed": Message("a vector for a text"),
+        "classify": Message("the label of a text"),
+        "fill": Message("fill in masked words"),
+        "score": Message("the log-probability of a text"),
+    },
+    Message("Look inside"): {
+        "look": Message("look inside a model in the terminal"),
+        "show": Message("print one model as a PyTorch program that stands alone"),
+        "lab": Message("claims as experiments that you can run, and their verdicts"),
+    },
+    Message("Train"): {
+        "train": Message("train by a recipe or a TOML file"),
+        "data": Message("check your data, or get a public set"),
+        "runs": Message("compare runs: table and plot"),
+    },
+    Message("Measure"): {
+        "eval": Message("BLEU, perplexity or accuracy on a file"),
+        "info": Message("parameters, FLOPs and bytes"),
+        "check": Message("strict load, hashes, NaN scan, parity"),
+    },
+    Message("More"): {
+        "convert": Message("other key/value heads, dtype or family"),
+        "doctor": Message("what this machine can do"),
+    },
 }
+VERBS = {name: about for group in GROUPS.values() for name, about in group.items()}
 SPINS = {"alone": "5000", "shared": "1000"}  # of a loop that looks whether the others are done: 15 microseconds, 3
 
 
@@ -66,16 +82,20 @@ class Verbs(click.Group):
         say = ctx.ensure_object(Common).say
         formatter.write_text(say("Every Transformer, from one core."))
         formatter.write_paragraph()
-        formatter.write_usage("qkv", say("VERB …"))
+        formatter.write_usage("qkv", say("VERB …"), prefix=say("Usage: "))
+        formatter.write_paragraph()
+        formatter.write_text(say("Start with {first}, then {then}. docs/questions.md has a command for each question "
+                                 "that readers ask.", first="`qkv demo --model demo`", then="`qkv look demo --serve`"))
         options = (
             ("--lang zh|en", Message("language (default: the locale's)")),
             ("--debug", Message("show the traceback of an error")),
             ("--version", Message("the version")),
             ("--help", Message("help; that of a verb has three examples")),
         )
-        for title, rows in ((Message("Verbs"), VERBS.items()), (Message("Options"), options)):
+        for title, rows in {**GROUPS, Message("Options"): dict(options)}.items():
             with formatter.section(say(title)):
-                formatter.write_dl([(name, say(about)) for name, about in rows])
+                width = max(map(len, {**VERBS, **dict(options)}))
+                formatter.write_dl([(f"{name:<{width}}", say(about)) for name, about in rows.items()])
 
 
 verbs = Verbs("qkv", invoke_without_command=True, params=[
@@ -118,6 +138,7 @@ def _prepare_process() -> None:
             setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
         elif number and (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8":
             getattr(stream, "reconfigure", lambda **_: None)(encoding="utf-8")
+    atexit.register(gc.freeze)  # or the end looks through torch's million objects for garbage, for 0.4 s
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS["shared" if _others_run() else "alone"])
 

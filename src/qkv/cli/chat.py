@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, drop_unset, option, read_lines, verb
+from qkv.cli.generate import draw_seed
 
 
 @verb("Chat with a model through its own chat template: each line is one turn, blank lines are ignored, /new starts "
@@ -20,9 +21,10 @@ from qkv.cli.common import Common, drop_unset, option, read_lines, verb
 @option("-t", "--temperature", type=click.FloatRange(0), help="sampling temperature (0: greedy)")
 @option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
         "total probability")
-@option("--seed", type=int, help="random seed")
+@option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     loaded, how = common.load_model(model), drop_unset(**how)
+    draw_seed(common, loaded, how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     said = list(first)

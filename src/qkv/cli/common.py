@@ -6,6 +6,7 @@
 def command(common: Common, model: str, beam: int) -> None: ...
 """
 
+import gc
 import json
 import math
 import os
@@ -21,11 +22,13 @@ from typing import Any
 
 import click
 
+from qkv.cli.usage import translate_frame
 from qkv.errors import QkvError
 from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
 BATCH = 32  # lines of standard input that are worked on together
+MODELS = ("model", "name", "source")  # the arguments that name a model
 EVERY = 10.0  # seconds between two plain lines of progress
 
 
@@ -71,13 +74,15 @@ class Common:
 
     def load_model(self, name: str, step: int | None = None) -> Any:
         """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
-        import qkv
+        from qkv.checkpoints.locate import locate
 
-        if step is not None:
+        where = None if step is not None else locate(name, self.revision)  # a wrong name is said before torch is there
+        with pause_gc():
             from qkv import hub
 
-            return hub.load_step(name, step, device=self.device, dtype=self.dtype)
-        found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
+            if where is None:
+                return hub.load_step(name, step, device=self.device, dtype=self.dtype)
+            found = hub.load_dir(where, self.device, self.dtype)
         self.note_unfinished(name)
         return found
 
@@ -99,6 +104,18 @@ class Common:
     def load_models(self, names: Sequence[str]) -> dict[str, Any]:
         """What --ensemble names, as an option of translate, classify and eval; nothing where it names none."""
         return {"ensemble": [self.load_model(name) for name in names]} if names else {}
+
+
+@contextmanager
+def pause_gc() -> Iterator[None]:
+    """Look for no garbage within: importing torch and loading weights make a million objects, none of them garbage."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -146,10 +163,16 @@ class Verb(click.Command):
         for example in self.examples:
             formatter.write(f"  {example}\n")
         formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
+        common = ctx.ensure_object(Common)
+        usage = " ".join(self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, translate_frame(usage, common.lang), prefix=common.say("Usage: "))
         formatter.write_paragraph()
-        formatter.write_text(ctx.ensure_object(Common).say(self.help or ""))
-        self.format_options(ctx, formatter)
+        formatter.write_text(common.say(self.help or ""))
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        records = [record for param in options if (record := param.get_help_record(ctx))]
+        with formatter.section(common.say("Options")):
+            formatter.write_dl([(translate_frame(left, common.lang), translate_frame(right, common.lang))
+                                for left, right in records])
 
 
 def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa: A002
@@ -185,6 +208,8 @@ def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int 
         @click.pass_context
         def run(ctx: click.Context, /, **given: Any) -> None:
             common = replace(ctx.ensure_object(Common), **{key: given.pop(key) for key in keys})
+            for key in MODELS:
+                refuse_missing_path(given.get(key))
             if common.threads:
                 import torch
 
@@ -196,6 +221,14 @@ def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int 
         return Verb(name, params=[*own, *shared], callback=run, help=about, examples=examples)
 
     return decorate
+
+
+def refuse_missing_path(name: object) -> None:
+    """A QkvError for a MODEL that can only be a path and does not exist, before anything heavy is imported."""
+    from qkv.checkpoints.locate import find_local
+
+    if isinstance(name, str) and name.startswith((".", "/", "~")):
+        find_local(name)
 
 
 def drop_unset(**values: Any) -> dict[str, Any]:

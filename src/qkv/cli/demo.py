@@ -256,7 +256,7 @@ def train_translator(story: Story, target: Path, changes: Mapping[str, int | Non
         with show_events(story.common) as show:
             done = recipes.train(run, out=target, device=story.common.device, report=lambda e: story.hear(e, show))
     except Interrupted as stopped:
-        story.tell("saved; go on with: qkv train demo --resume auto --out {target}", target=target)
+        story.tell("saved; go on with: qkv train {out} --resume", out=target)
         sys.exit(stopped.code)
     story.result |= {"train_seconds": round(done.outcome.seconds, 1), "directory": str(target)}
     if story.stage:

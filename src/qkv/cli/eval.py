@@ -11,6 +11,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 
 FILE = click.Path(path_type=Path)
+LARGE = 1e9  # a perplexity per word that says only that there are no words between spaces
 
 
 @verb("Evaluate a model on a file: BLEU and chrF of its translations (sacreBLEU, with signatures), the perplexity of a "
@@ -81,10 +82,12 @@ def list_bleu(found: Any, say: Callable[..., str]) -> Iterator[str]:
 
 def list_perplexity(found: Any, say: Callable[..., str]) -> Iterator[str]:
     """Perplexity in its three units, and how it was measured."""
-    words = "–" if found.word_perplexity is None else f"{found.word_perplexity:,.2f}"
+    words, unit = found.word_perplexity, Message("perplexity per word (between spaces)")
+    if (words is None or words >= LARGE) and found.character_perplexity is not None:  # a language without spaces
+        words, unit = found.character_perplexity, Message("perplexity per character")
     rows = (
         (Message("perplexity per token"), f"{found.perplexity:,.3f}"),
-        (Message("perplexity per word (between spaces)"), words),
+        (unit, "–" if words is None else f"{words:,.2f}" if words < LARGE else f"{words:.3e}"),
         (Message("bits per byte"), f"{found.bits_per_byte:.4f}"),
         (Message("loss in nats per token"), f"{found.loss:.4f}"),
         (Message("tokens, words, bytes"), f"{found.tokens:,}, {found.words:,}, {found.bytes:,}"),

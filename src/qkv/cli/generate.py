@@ -1,11 +1,14 @@
 """`qkv generate MODEL [PROMPT|-]`: continue a text; on a terminal the words appear as they come."""
 
+import secrets
 import sys
 from typing import Any
 
 import click
 
 from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
+from qkv.cli.models import note_other_script
+from qkv.errors import QkvError
 
 
 @verb("Continue a text: greedily, unless a sampling option such as -t is given. With -, read one prompt per line and "
@@ -23,13 +26,18 @@ from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, 
 @option("--top-k", type=click.IntRange(1), help="sample from the k most likely tokens")
 @option("--min-p", type=click.FloatRange(0, 1), help="minimum probability, relative to the most likely token")
 @option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")
-@option("--seed", type=int, help="random seed (default: 0)")
+@option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
 @option("--beam", type=click.IntRange(1), help="beam width")
 @option("--stop", multiple=True, help="stop at this text (may be repeated)")
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
     how = drop_unset(**how, stop=list(stop) or None)
     lines, loaded = read_lines(prompt), common.load_model(model)
     single = is_single(prompt)
+    if single and not loaded.ids(str(prompt)):
+        raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from")
+    if single:
+        note_other_script(common, model, str(prompt))
+    drawn = draw_seed(common, loaded, how)
     if single and sys.stdout.isatty() and not common.json and how.get("beam", 1) == 1:
         how.pop("beam", None)
         for piece in loaded.stream(prompt, **how):
@@ -40,5 +48,17 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
         text = "" if result is None else result.text
         more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
         shown = text if single else text.replace("\\", "\\\\").replace("\n", "\\n")
-        common.print_result({"prompt": line, "text": text, **more}, [shown])
+        common.print_result({"prompt": line, "text": text, **more, **drawn}, [shown])
     return None
+
+
+def draw_seed(common: Common, model: Any, how: dict[str, Any]) -> dict[str, int]:
+    """A fresh seed where tokens are drawn and none was given: put into `how`, told, and returned for JSON."""
+    sampling = bool(how.get("temperature")) or (
+        how.get("sampling") == "model" and model.generation_config.get("do_sample") and how.get("temperature") is None)
+    if not sampling or how.get("beam", 1) > 1:
+        return {}
+    if "seed" not in how:
+        how["seed"] = secrets.randbelow(1 << 31)
+        common.note("drawn with --seed {seed}", seed=how["seed"])
+    return {"seed": how["seed"]}

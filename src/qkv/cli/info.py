@@ -19,7 +19,28 @@ def command(common: Common, name: str, context: int | None, attention: str | Non
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
     report = to_json(count(name, dtype=dtype, context=context, attention=attention))
-    common.print_result(report, format_report(report))
+    common.print_result(report, format_report({k: v for k, v in report.items() if v != ""} | say_units(report)))
+
+
+def say_units(report: Mapping[str, Any]) -> dict[str, str]:
+    """The bytes of a report in units; of weights and cache in fp32, in bf16 too, as everybody quotes them."""
+    found = dict[str, str]()
+    for key, value in report.items():
+        if "bytes" in key:
+            half = report["dtype"] in ("fp32", "float32") and value and not key.startswith("activation")
+            show = "{:,} B".format if "per_token" in key else format_bytes
+            found[key] = show(value) + (f" ({show(value // 2)} in bf16)" if half else "")
+    return found
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes with a unit of 1,000 to a step."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{count:,} B" if unit == "B" else f"{size:.3g} {unit}" if size >= 100 else f"{size:.1f} {unit}"
 
 
 def format_report(report: Mapping[str, Any], indent: str = "") -> list[str]:

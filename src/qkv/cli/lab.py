@@ -14,19 +14,32 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.plots import terminal
 from qkv.plots.forms import Table
-from qkv.plots.text import find_widest
+from qkv.plots.text import find_widest, pad
 
 if TYPE_CHECKING:
     from qkv.labs.lab import Lab, Result
 
 COLOURS = {"shown": "green", "refuted": "red", "true only when": "yellow", "not shown": "magenta"}
 ORDER = ("shown", "true only when", "not shown", "refuted", "inconclusive", "not run yet")
+TOPICS = {
+    Message("Attention"): ("scale", "order-blind", "mask-zero", "head-shapes", "wo-sum", "head-roles", "susan",
+                           "two-it", "apple", "one-character", "what-moves"),
+    Message("Layers and training"): ("revision-ledger", "residual-depth", "norm-ablation", "warm-up", "buckle",
+                                     "no-down", "induction-heads", "exposure-bias", "analogy", "moe-capacity",
+                                     "param-count"),
+    Message("Cache and speed"): ("cache-exact", "cache-speed", "kv-frozen", "kv-memory", "kv-heads-speed",
+                                 "kv-heads-quality", "read-vs-write", "roofline", "wavefront",
+                                 "parallel-equals-serial", "queue"),
+    Message("Architectures and thinking"): ("bahdanau", "long-recall", "three-shapes", "question-order", "cot-depth",
+                                            "cot-serial"),
+    Message("From numbers to words"): ("stated-numbers", "temperature-and-top-p"),
+}
 NOT_RUN = {"not run yet": Message("not run yet")}
 
 
-@verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; "
-      "misconceptions: what is commonly misunderstood.",
-      examples=("qkv lab", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"))
+@verb("Claims of the field as experiments that you can run. Without a name, list them all with their verdicts; a "
+      "word lists those that have it; misconceptions: what is commonly misunderstood.",
+      examples=("qkv lab layers", "qkv lab order-blind --html order.html", "qkv lab --exact --compare"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @option("--exact", is_flag=True, help="run all exact labs")
 @option("--seeds", type=click.IntRange(1), default=3, help="number of seeds")
@@ -51,6 +64,8 @@ def command(
         raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
     # before torch is imported: some builds let go of the processors that `taskset` gave
     how["cores"] = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if len(names) == 1 and names[0] not in labs.list_names() and search_labs(names[0]):
+        return print_list(common, html, names[0])
     chosen = [*names, *(n for n in labs.list_names() if exact and labs.find_lab(n).kind == "exact" and n not in names)]
     if not chosen:
         return print_list(common, html)
@@ -58,41 +73,43 @@ def command(
     return run_labs(common, found, html, compare, how)
 
 
-def print_list(common: Common, html: Path | None) -> None:
-    """All labs in both languages: which verdicts there are on the first screen, then each with its claim."""
+def search_labs(word: str) -> list[dict[str, Any]]:
+    """The labs whose name, claim or result has a word, in either language."""
     from qkv import labs
 
-    rows = sorted(labs.list_labs(), key=lambda r: (ORDER.index(r["verdict"]), r["name"]))
+    return [r for r in labs.list_labs() if word.lower() in "\n".join([r["name"], *r["claim"], *r["says"]]).lower()]
+
+
+def print_list(common: Common, html: Path | None, word: str = "") -> None:
+    """All labs by topic, or those that a word finds: name, verdict, seconds and claim, a line each."""
+    from qkv import labs
+
+    rows = search_labs(word)
     if html is not None:
         names = [row["name"] for row in rows if labs.load_result(row["name"])]
         save_pages(common, html, [(labs.find_lab(name), load_saved(name)) for name in names])
     common.print_result(rows, list_labs(common, rows))
-    common.note("\nrun one: qkv lab NAME")
+    common.note("\nrun one: qkv lab NAME; find some: qkv lab WORD; a saved result: qkv lab NAME --saved")
 
 
 def list_labs(common: Common, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The list as people read it."""
-    from qkv.labs.lab import KINDS, VERDICTS
+    """The list as people read it, in their language."""
+    from qkv.labs.lab import VERDICTS
 
-    words = {**VERDICTS, **NOT_RUN}
-    marks = {v: click.style(format_both(words[v]), fg=COLOURS.get(v), bold=True) for v in ORDER}
-    counts = Counter(r["verdict"] for r in rows)
-    parts = [f"{format_both(words[v], ' ')} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS]
-    yield f"{Message('{rows} labs', rows=len(rows)).to('zh')} labs: " + " · ".join(parts)
-    for word in (v for v in ORDER if counts[v]):
-        yield f"  {marks[word]}: " + ", ".join(row["name"] for row in rows if row["verdict"] == word)
-    for row in rows:
-        kind = format_both(KINDS[row["kind"]], " ")
-        yield f"\n{click.style(row['name'], bold=True)}  [{kind}]  {marks[row['verdict']]}"
-        for claim, says in zip(row["claim"], row["says"], strict=True):
-            yield f"  {claim}"
-            if says and not common.quiet:
-                yield click.style(f"    → {says}", dim=True)
-
-
-def format_both(message: Message, between: str = " · ") -> str:
-    """A message in Chinese and in English."""
-    return f"{message.to('zh')}{between}{message}"
+    words = {key: common.say(word) for key, word in {**VERDICTS, **NOT_RUN}.items()}
+    counts = Counter(row["verdict"] for row in rows)
+    said = ", ".join(f"{words[v]} {counts[v]}" for v in ORDER if counts[v] or v in COLOURS)
+    yield common.say("{rows} labs: {said}", rows=len(rows), said=said)
+    wide = {"name": find_widest(row["name"] for row in rows), "verdict": find_widest(words.values())}
+    others = {row["name"] for row in rows}.difference(*TOPICS.values())
+    for topic, names in {**TOPICS, Message("More"): sorted(others)}.items():
+        found = [row for name in names for row in rows if row["name"] == name]
+        if found:
+            yield f"\n{click.style(common.say(topic), bold=True)}"
+        for row in found:
+            mark = click.style(pad(words[row["verdict"]], wide["verdict"]), fg=COLOURS.get(row["verdict"]))
+            seconds = "–" if row["seconds"] is None else f"{row['seconds']:.0f} s"
+            yield f"  {row['name']:<{wide['name']}}  {mark}  {seconds:>5}  {row['claim'][common.lang != 'zh']}"
 
 
 def list_misconceptions(entries: Sequence[Mapping[str, str]], lang: str) -> Iterator[str]:

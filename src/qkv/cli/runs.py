@@ -1,6 +1,7 @@
 """`qkv runs [DIR]`: the runs in a folder side by side, as a table and a plot."""
 
 import math
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,40 +25,59 @@ from qkv.messages import Message
 @option("--html", "page", type=click.Path(path_type=Path), help="write a page that opens offline")
 @option("--png", type=click.Path(path_type=Path), help="write an image (needs matplotlib)")
 def command(common: Common, folder: Path, metric: str | None, x: str, page: Path | None, png: Path | None) -> int:
-    from qkv.plots import figure, html, terminal
-    from qkv.plots.forms import Lines, Table
     from qkv.training import compare as found
 
     runs = found.summaries(folder)
-    drawn = found.shared_metric(runs, metric or "")
-    curves = {run.name: points for run in runs if (points := run.curve(drawn, x))}
-    form = Lines("", (), curves, x_label=common.say(AXES[x]), y_label=drawn)
+
+    from qkv.plots import figure, html, terminal
+    from qkv.plots.forms import Lines, Table
+
+    tasks = {task: [run for run in runs if run.task == task] for task in dict.fromkeys(run.task for run in runs)}
+    metrics = {task: found.shared_metric(group, "" if metric not in known_metrics(group) else metric or "")
+               for task, group in tasks.items()}
+    if metric:
+        found.shared_metric(runs, metric)  # says so where no run has it
+    curves = {task: {run.name: points for run in group if (points := run.curve(metrics[task], x))}
+              for task, group in tasks.items()}
+    forms = {task: Lines(task if len(tasks) > 1 else "", (), drawn, x_label=common.say(AXES[x]), y_label=metrics[task])
+             for task, drawn in curves.items()}
     if page or png:
-        check_points(curves)
+        check_points({name: points for drawn in curves.values() for name, points in drawn.items()})
     if png is not None:
         figure.check_name(png)
-        figure.save_figure(figure.draw([form]), png)
+        figure.save_figure(figure.draw(list(forms.values())), png)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say("Runs in {folder}", folder=folder)
-        rows = html.render(Table("", list_rows(common, runs, drawn)))
-        text = html.page(title, f"<h1>{escape(title)}</h1>{html.render(form)}{rows}", common.lang)
+        parts = (html.render(form) + html.render(Table("", list_rows(common, tasks[task], metrics[task])))
+                 for task, form in forms.items())
+        text = html.page(title, f"<h1>{escape(title)}</h1>{''.join(parts)}", common.lang)
         page.write_text(text, encoding="utf-8")
     if common.json:
         told = [
-            {k: v for k, v in vars(run).items() if k != "events"} | {"curve": curves.get(run.name, []), "differs": own}
+            {k: v for k, v in vars(run).items() if k != "events"} | {
+                "task": run.task, "curve": curves[run.task].get(run.name, []), "differs": own}
             for run, own in zip(runs, found.differing(runs), strict=True)
         ]
+        drawn = found.shared_metric(runs, metric or "")
         common.emit({"folder": folder, "metric": drawn, "x": x, "runs": told, "html": page, "png": png})
         return 0
-    print_runs(common, runs, drawn)
-    if curves and not common.quiet:
-        check_points(curves)
-        click.echo("\n".join(["", *terminal.render(form)]))
+    for task, group in tasks.items():
+        if len(tasks) > 1:
+            click.echo("\n" + click.style(common.say("learns: {task}", task=task or "–"), bold=True))
+        print_runs(common, group, metrics[task])
+        if curves[task] and not common.quiet and (len(tasks) == 1 or has_points(curves[task])):
+            check_points(curves[task])
+            click.echo("\n".join(["", *terminal.render(replace(forms[task], title=""))]))
     for path in (page, png):
         if path is not None:
             common.note("written: {path}", path=path)
     return 0
+
+
+def known_metrics(runs: Any) -> set[str]:
+    """The metrics that some run has."""
+    return {name for run in runs for name in run.metrics}
 
 
 SHOWN = 4  # settings of a run at most, beside how many more there are
@@ -88,13 +108,16 @@ def format_count(number: float | None) -> str:
 
 
 def print_runs(common: Common, runs: Any, drawn: str) -> None:
-    """The table: columns under each other on a terminal, tabs in a pipe."""
+    """The table: columns under each other, in a terminal folded to its width."""
     import sys
 
     rows = list_rows(common, runs, drawn)
     if not sys.stdout.isatty():
+        from qkv.plots.text import find_widest, pad
+
+        wide = [find_widest(column) for column in zip(*rows, strict=True)]
         for row in rows:
-            click.echo("\t".join(row))
+            click.echo("  ".join(map(pad, row, wide)).rstrip())
         return
     from rich.console import Console
     from rich.table import Table
@@ -109,5 +132,10 @@ def print_runs(common: Common, runs: Any, drawn: str) -> None:
 
 def check_points(curves: Any) -> None:
     """A QkvError where no run has a finite number to draw."""
-    if not any(math.isfinite(x) and math.isfinite(y) for points in curves.values() for x, y in points):
+    if not has_points(curves):
         raise QkvError("nothing to draw: no run has a finite number of this metric")
+
+
+def has_points(curves: Any) -> bool:
+    """Whether a run has a finite number to draw."""
+    return any(math.isfinite(x) and math.isfinite(y) for points in curves.values() for x, y in points)

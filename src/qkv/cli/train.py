@@ -25,13 +25,15 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
       "otherwise. a.b=c changes any setting. Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
-        "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
+        "qkv train train.zh train.en training.seconds=1200 --out runs/mine",
+        "qkv train runs/mine --resume",
     ))
 @click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
 @click.argument("overrides", nargs=-1, metavar="[a.b=c ...]")
 @option("--out", type=click.Path(path_type=Path), help="output directory (default: under runs/, named after the run)")
 @option("--dry-run", is_flag=True, help="only estimate parameters, memory and time")
-@option("--resume", type=click.Choice(["auto", "never"]), default="never", help="resume from the last checkpoint")
+@option("--resume", is_flag=False, flag_value="auto", default="never", metavar="[auto|never]", help="resume from the "
+        "last checkpoint; `qkv train DIR --resume` needs no other setting")
 @option("--smoke", is_flag=True, help="run every stage in seconds, to check that it works")
 @option("--seed", type=int, help="random seed of weights, data order and dropout")
 @option("--processes", type=click.IntRange(1), default=1, help="number of processes that train together: one per GPU, "
@@ -47,13 +49,19 @@ def command(
 
     if settings is not None:
         return list_settings(common, settings)
+    if resume not in ("auto", "never"):  # what follows --resume is the run, as nobody says `auto` then
+        overrides, recipe, resume = (*([recipe] if recipe else []), *overrides), resume, "auto"
+    given = [*([recipe] if recipe else []), *overrides]
+    recipe = next((word for word in given if "=" not in word or Path(word).exists()), recipe)  # settings may come first
+    if out is not None and resume == "auto" and recipe in (None, *(word for word in given if "=" in word)):
+        recipe = str(out)
     if recipe is None:
         return list_recipes(common)
-    given = [recipe, *overrides]
-    recipe = next((word for word in given if "=" not in word or Path(word).exists()), recipe)  # settings may come first
-    given.remove(recipe)
+    if recipe in given:
+        given.remove(recipe)
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
+    recipes.check_name(recipe)
     run = recipes.configure(recipe, words, smoke=smoke)
     for line in run.about:
         common.note(line)
@@ -61,6 +69,8 @@ def command(
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
         return print_plan(common, run)
+    if out is None and Path(recipe, "train", "run.json").is_file():
+        out = Path(recipe)
     with tempfile.TemporaryDirectory() as folder:
         kept = not smoke or out is not None
         out = out or (Path("runs") if kept else Path(folder)) / run.name
@@ -131,7 +141,7 @@ def learn(
             done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto",
                                  quiet=True)
     except Interrupted as stopped:
-        common.note("saved; go on with --resume auto --out {out}", out=out)
+        common.note("saved; go on with: qkv train {out} --resume", out=out)
         return stopped.code
     if done.rank:
         return 0

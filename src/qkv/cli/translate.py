@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, to_json, verb
+from qkv.cli.models import note_other_script
 from qkv.messages import Message
 
 KEYS = ("text", "score", "tokens", "alignment", "unknown")  # of a translation, as JSON
@@ -30,23 +31,21 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
 ) -> None:
-    from qkv.tokenizers.vocabulary import is_closed
-
     if how["nbest"] > how["beam"]:
         raise click.UsageError(Message("--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}",
                                        nbest=how["nbest"], beam=how["beam"]))
     lines, loaded, others = read_lines(text, "translate"), common.load_model(model), common.load_models(ensemble)
     how = drop_unset(**how, **({"align": True} if align else {})) | others
-    blank = loaded.tokenizer is not None and is_closed(loaded.tokenizer)
-    most = max(BATCH, ROWS // how["beam"])
+    noted, most = False, max(BATCH, ROWS // how["beam"])
     for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), most=most):
         best = [] if result is None else [result, *result.others]
         told = [{key: getattr(r, key, None) for key in KEYS} for r in best] or [{"text": ""}]
+        noted = noted or note_other_script(common, model, line)
         missing = getattr(result, "unknown", ())
         if missing:
             common.note("not in the vocabulary: {words}{plural}", words=", ".join(missing),
-                        plural=Message("; left blank") if blank else "")
-        rows = list_translations(best, scores, align) if best and not (missing and blank) else [""]
+                        plural=Message("; in [ ]") if any(f"[{word}]" in told[0]["text"] for word in missing) else "")
+        rows = list_translations(best, scores, align) if best else [""]
         common.print_result({"source": line, **told[0], **({"nbest": told} if len(told) > 1 else {})}, rows)
 
 

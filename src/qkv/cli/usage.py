@@ -34,11 +34,28 @@ SAID = (
     (r"\b(?P<kind>File|Directory|Path) (?P<path>'.*?') is not writable\.", Message("{kind} {path} is not writable.")),
 )
 
+# What click writes round the help of a verb: pattern, then the message that stands there.
+FRAME = (
+    (r"\[default: ", Message("[default: ")), (r"^Show this message and exit\.$", Message("show this help")),
+    (r"\[OPTIONS\]", Message("[OPTIONS]")), (r"\bINTEGER(?: RANGE)?\b", Message("INTEGER")),
+    (r"\bFLOAT(?: RANGE)?\b", Message("NUMBER")), (r"\bTEXT\b", Message("TEXT")), (r"\bPATH\b", Message("PATH")),
+    (r"\bFILE\b", Message("FILE")), (r"\bDIRECTORY\b", Message("DIRECTORY")),
+)
+
+
+def translate_frame(text: str, lang: str) -> str:
+    """A piece of click's help in a language."""
+    for pattern, message in FRAME:
+        text = re.sub(pattern, message.to(lang), text)
+    return text
+
 
 def said_by_click(text: str, lang: str) -> str:
     """The same in a language where click's words are known, and as they are where not."""
-    if isinstance(text, Message) or lang == "en":
-        return Message(text).to(lang)
+    if isinstance(text, Message):
+        return text.to(lang)
+    if lang == "en":
+        return re.sub(r"is not a valid (integer|float) range", lambda m: f"is not a valid {KINDS[m[1]]}", text)
     for pattern, message in SAID:
         fill = lambda m, message=message: fill_message(message, m.groupdict(), lang)  # noqa: E731
         text = re.sub(pattern, fill, text, flags=re.DOTALL)

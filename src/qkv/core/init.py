@@ -1,13 +1,41 @@
 """First weights, one table: Glorot & Bengio 2010 as in the 2017 Transformer, or plain normal (Radford et al. 2019)."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from qkv.core.experts import ExpertLinear, Experts
 from qkv.core.model import Transformer
 from qkv.core.norm import Norm
+
+DRAWS = {nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_}
+
+
+class SkipDraws(TorchFunctionMode):
+    """Leaves every tensor as it is where torch's layers would draw it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return (args[0] if args else given["tensor"]) if func in DRAWS else func(*args, **given)
+
+
+@contextmanager
+def build_on_meta() -> Iterator[None]:
+    """Modules made within have shapes and no memory; a draw there would import torch._dynamo, for over a second."""
+    with torch.device("meta"), SkipDraws():
+        yield
+
+
+def allocate(core: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give modules made on the meta device memory with nothing in it; `to_empty` would import all of sympy."""
+    core._apply(lambda t: torch.empty(t.shape, dtype=dtype if t.is_floating_point() else t.dtype, device=device))
 
 
 def initialise(core: Transformer, seed: int = 0) -> None:

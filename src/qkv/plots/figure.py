@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, list_words, trim
+from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, list_notes, list_words, trim
 from qkv.plots.text import clean, find_widest, format_number
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def measure_form(form: Form) -> tuple[float, float]:
     """The inches that a form wants, with its title and labels."""
     wide, tall = measure_marks(form)
     title = escape_words(form.title).split("\n")
-    below = len(list_words(form.note)) + bool(form.x_label)
+    below = sum(len(list_words(note)) for note in list_notes(form)) + bool(form.x_label)
     return max(wide, 0.6 + 0.085 * find_widest(title)), tall + 0.2 + 0.18 * below
 
 
@@ -147,7 +147,7 @@ def measure_marks(form: Form) -> tuple[float, float]:
 
 def label_axes(ax: Any, form: Form) -> None:
     """What the two sides are, and the note below."""
-    ax.set_xlabel("\n".join(escape_words(w) for w in (form.x_label, form.note) if w), fontsize=9)
+    ax.set_xlabel("\n".join(escape_words(w) for w in (form.x_label, *list_notes(form)) if w), fontsize=9)
     ax.set_ylabel(escape_words(form.y_label), fontsize=9)
     if form.published:
         ax.set_facecolor("#f3f3f3")

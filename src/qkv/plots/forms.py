@@ -120,6 +120,11 @@ def list_words(words: str) -> list[str]:
     return [w for w in dict.fromkeys((translate_value(words, "zh"), str(words))) if w]
 
 
+def list_notes(form: Any) -> list[str]:
+    """What stands below a picture: its note, and that its scale is logarithmic."""
+    return [words for words in (form.note, Message("logarithmic scale") if form.log else "") if words]
+
+
 def name_both(message: Message) -> str:
     """A message in Chinese and in English, as the name of a series."""
     return " ".join(list_words(message))

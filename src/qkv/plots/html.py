@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from qkv.plots import forms
 from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, find_bounds, list_words, scale, trim
 from qkv.plots.text import clean, find_widest, format_number
 
@@ -25,7 +26,7 @@ svg{max-width:100%;height:auto}pre{overflow:auto}@media(prefers-color-scheme:dar
 def render(form: Form) -> str:
     """One form as an HTML figure."""
     form, cut = trim(form)
-    title, notes = join_languages(form.title), (join_languages(words) for words in (form.note, cut))
+    title, notes = join_languages(form.title), (join_languages(words) for words in (*forms.list_notes(form), cut))
     head = f'<figcaption style="font-weight:bold">{title}</figcaption>' if title else ""
     below = "".join(f"<div>{line}</div>" for line in notes if line)
     grey = "background:#8882;" * form.published

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qkv.plots.forms import Bars, Form, Grid, Lines, Point, Table, find_bounds, list_words, scale
+from qkv.plots.forms import Bars, Form, Grid, Lines, Point, Table, find_bounds, list_notes, list_words, scale
 from qkv.plots.text import HEIGHTS, SHADES, find_widest, format_number, pad
 
 COLUMNS = 40  # of the longest bar
@@ -18,7 +18,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 def render(form: Form) -> list[str]:
     """The lines of a picture: title, marks, note."""
     title = [click.style(" · ".join(list_words(form.title)), bold=True)] if list_words(form.title) else []
-    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for w in list_words(form.note)]
+    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for words in list_notes(form)
+            for w in list_words(words)]
     return [*title, *MARKS[type(form)](form), *note]
 
 
@@ -69,13 +70,19 @@ def draw_chart(form: Lines, *, height: int = 16) -> list[str]:
         lines.append(f"{edges.get(i, ''):>9} │{''.join(paint_series(*cell) for cell in row)}".rstrip())
     least, most = format_number(left, 4), " ".join([format_number(right, 4), *list_words(form.x_label)])
     lines += [f"{'':>9} └{'─' * wide}", f"{'':>11}{least}{most:>{wide - len(least)}}"]
-    return [*lines, *(f"{'':>11}{paint_series('━━', who)} {name}" for who, name in enumerate(curves))]
+    return [*lines, *(f"{'':>11}{paint_series(f'{name_curve(curves, who)}━━', who)} {name}"
+                     for who, name in enumerate(curves))]
+
+
+def name_curve(curves: Mapping[str, Sequence[Point]], who: int) -> str:
+    """The letter that stands at the end of one of several curves, so that they are told apart without colours."""
+    return chr(ord("A") + who % 26) if len(curves) > 1 else ""
 
 
 def plot_dots(curves: Mapping[str, Sequence[Point]], *, wide: int, height: int) -> list[list[tuple[str, int]]]:
     """Curves as `height` rows of (letter, number of the curve or -1), with braille dots as points and lines."""
     left, right, low, high = find_bounds(curves)
-    cells = [[(0, -1)] * wide for _ in range(height)]
+    cells, ends = [[(0, -1)] * wide for _ in range(height)], dict[tuple[int, int], str]()
     for who, curve in enumerate(curves.values()):
         places = [
             (round((x - left) / (right - left) * (2 * wide - 1)), round((high - y) / (high - low) * (4 * height - 1)))
@@ -86,7 +93,10 @@ def plot_dots(curves: Mapping[str, Sequence[Point]], *, wide: int, height: int) 
             for i in range(reach + 1):
                 x, y = round(x0 + (x1 - x0) * i / reach), round(y0 + (y1 - y0) * i / reach)
                 cells[y // 4][x // 2] = (cells[y // 4][x // 2][0] | DOTS[y % 4][x % 2], who)
-    return [[(chr(0x2800 + bits) if bits else " ", who) for bits, who in row] for row in cells]
+        if places:
+            ends[places[-1][1] // 4, places[-1][0] // 2] = name_curve(curves, who)
+    return [[(ends.get((y, x)) or (chr(0x2800 + bits) if bits else " "), who) for x, (bits, who) in enumerate(row)]
+            for y, row in enumerate(cells)]
 
 
 def draw_table(form: Table) -> list[str]:

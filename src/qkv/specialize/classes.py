@@ -6,10 +6,10 @@ import re
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import nn
 
 from qkv import spec as parts
+from qkv.core.init import build_on_meta
 from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written
@@ -28,7 +28,7 @@ class Classes(Functions):
 
     def __init__(self, s: parts.Spec) -> None:
         self.spec = s
-        with torch.device("meta"):
+        with build_on_meta():
             self.core = Transformer(s)
         self.done: dict[str, Any] = {}  # definitions by name
         self.methods: dict[str, dict[str, Written]] = {}  # of each class

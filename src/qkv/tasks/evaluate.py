@@ -66,6 +66,7 @@ class Perplexity:
     bytes: int
     window: int | None
     stride: int | None
+    character_perplexity: float | None = None
 
 
 def evaluate(
@@ -215,6 +216,7 @@ def evaluate_perplexity(
     return Perplexity(
         exp_or_none(total / count) or math.inf, exp_or_none(total / words), total / math.log(2) / max(1, seen),
         total / count, count, words, max(1, seen), min(window, len(ids)), stride,
+        exp_or_none(total / max(1, len(text) - len(model.text(ids[:1])))),
     )
 
 
@@ -239,11 +241,13 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
         if tell:
             tell(n, len(rows))
     check_finite(total)
-    words, size = (sum(map(measure, (target for _, (_, target) in rows)))
-                   for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8"))))
+    words, size, characters = (
+        sum(map(measure, (target for _, (_, target) in rows)))
+        for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8")), len)
+    )
     return Perplexity(
         exp_or_none(total / tokens) or math.inf, exp_or_none(total / words), total / math.log(2) / size,
-        total / tokens, tokens, words, size, None, None,
+        total / tokens, tokens, words, size, None, None, exp_or_none(total / characters),
     )
 
 

@@ -9,23 +9,30 @@ from torch import Tensor
 
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
-from qkv.lens.trace import Trace
 from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.special_tokens import is_renormalized, start_ids
 from qkv.tasks.types import Model, Result, as_list
+from qkv.tokenizers.vocabulary import is_closed
+
+OPTIONS = ("beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble")
+LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
 
 def translate(
     model: Model, text: Any, *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
     max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
+    **unknown: object,
 ) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
+    for key in unknown:
+        raise QkvError("{name}: unknown key{hint} (known: {known})", name=key, hint=nearest(key, OPTIONS),
+                       known=", ".join(OPTIONS))
     many, texts = as_list(text)
     for other in ensemble:
         check_ensemble(model, other)
@@ -38,10 +45,32 @@ def translate(
         found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
         for r, hypotheses in zip(rows, found, strict=True):
             tokenizer, line = model.tokenizer, texts[r]
-            unknown = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
-            result = result_of(model, hypotheses, unknown)
+            missing = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
+            result = result_of(model, hypotheses, missing)
+            if missing and tokenizer and is_closed(tokenizer):
+                result = mark_unknown(model, ids[r], result)
             results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
     return [results[r] for r in range(len(ids))] if many else results[0]
+
+
+def mark_unknown(model: Model, source: list[int], result: Result) -> Result:
+    """The Result, in whose texts `[word]` stands for each word that was guessed from an unknown one of the source."""
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    places = [i for i, token in enumerate(source) if token == tokenizer.unk_id]
+    marked = list[Result]()
+    for each in (result, *result.others):
+        words = [t for t in each.tokens if t not in model.special.eos]
+        weights = align_tokens(model, source, each.tokens)[: len(words), places]  # T S
+        text = each.text
+        strongest = weights.argmax(0).tolist() if words else []
+        guessed = {at: word for at, word, w in zip(strongest, result.unknown, weights.amax(0).tolist() if words else [],
+                                                   strict=False) if w >= LEAST_WEIGHT}
+        for at in sorted(guessed, reverse=True):  # from the end, so that what comes before stays in place
+            end, word = len(model.text(words[: at + 1])), model.text([words[at]]).strip()
+            text = f"{text[: end - len(word)]}[{guessed[at]}]{text[end:]}"
+        marked.append(replace(each, text=text))
+    return replace(marked[0], others=tuple(marked[1:]))
 
 
 def check_sources(model: Model, texts: Sequence[Any]) -> None:
@@ -105,6 +134,8 @@ def translate_greedily(
 
 def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
+    from qkv.lens.trace import Trace
+
     core, start = model.core, start_ids(model)
     target = [*start, *tokens[:-1]]
     if not core.spec.has_blocks:

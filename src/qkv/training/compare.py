@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from qkv.errors import QkvError, nearest
 from qkv.training import log
-from qkv.training.settings import RENAMED
 
 Points = list[tuple[float, float]]
 LOG = Path("train", "log.jsonl")
@@ -50,6 +47,14 @@ class Summary:
             if isinstance(value, int | float):
                 found.append((float(event.get("step", 0) if x == "steps" else seconds), float(value)))
         return found
+
+    @property
+    def task(self) -> str:
+        """What it learns: its objective, or the usual one of its family."""
+        from qkv.training.compatibility import USUAL
+
+        said = self.settings.get("objective") or USUAL.get(self.settings.get("model.family", ""), "")
+        return str(said or ("as its base" if self.settings.get("base") else ""))
 
     @property
     def metrics(self) -> list[str]:
@@ -120,6 +125,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a run by `part.key`, without its name and notes."""
+    from qkv.training.settings import RENAMED
+
     for key, inner in value.items():
         if isinstance(inner, Mapping):
             yield from leaves(inner, f"{where}{key}.")
@@ -150,6 +157,8 @@ def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def saved_tokens(directory: Path) -> int | None:
     """The tokens that a run's checkpoint counts, where it has one."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         if (parts := directory / "train" / "last.json").is_file():
             return int(json.loads(parts.read_text(encoding="utf-8"))["progress"]["tokens"])

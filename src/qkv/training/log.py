@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened
@@ -34,6 +33,8 @@ def to_json(value: Any, **how: Any) -> str:
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """The path to write a file at, beside `path`: flushed and renamed over the old one, whole or not at all."""
+    from qkv.checkpoints.storage import fsync_path
+
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

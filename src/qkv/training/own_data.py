@@ -66,6 +66,21 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     return replace(run, about=(found.describe_kind(run.objective or guess_objective(run)), *found.notes))
 
 
+def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
+    """The run that a directory holds, with the settings that it wrote down and `words` put in; nothing is planned anew.
+
+    Raises:
+        QkvError: its run.json is broken, or has keys that there are not.
+    """
+    file = directory / "train" / "run.json"
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        values, name = {key: kept[key] for key in (*OWN_PARTS, *PLAIN) if key in kept}, str(kept["name"])
+    except (ValueError, TypeError, KeyError) as e:
+        raise QkvError("{path}: cannot be read: {e}", path=file, e=e) from None
+    return replace(make_run(values, words, file, Path(), recipe=recipe), name=name)
+
+
 def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]]:
     """What files, folders and globs hold, and that as a TOML file would say it; `typed` are the settings given.
 

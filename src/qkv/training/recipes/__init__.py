@@ -1,10 +1,12 @@
 """Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
 import dataclasses
+import errno
+import os
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from qkv.data.bad_rows import dry_run
 from qkv.errors import QkvError, nearest
@@ -49,15 +51,41 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     path, more = Path(recipe), [word for word in words if "=" not in word]
     if str(recipe) in known:
         run = own_data.from_toml(FOLDER / f"{recipe}.toml", words, recipe=True)
+    elif (path / "train" / "run.json").is_file():
+        run = own_data.from_run(path, words, recipe=is_of_recipe(path))
     elif path.suffix == ".toml":
         run = own_data.from_toml(path, words)
     elif more or path.exists() or path.suffix or {*"*?["} & {*str(recipe)}:
         run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     else:
-        raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
-                       "*.jsonl, or two parallel files)", name=recipe, hint=nearest(str(recipe), known),
-                       names=", ".join(known))
+        raise_unknown(str(recipe))
     return shrink_run(run) if smoke else run
+
+
+def is_of_recipe(directory: Path) -> bool:
+    """Whether the run of a directory is one of a recipe, whose data lie with the package or in QKV_DATA."""
+    from qkv.training.compare import read_json_object
+
+    kept = read_json_object(directory / "train" / "run.json")
+    file = FOLDER / f"{kept.get('name')}.toml"
+    told = tomllib.loads(file.read_text(encoding="utf-8")).get("data", {}) if file.is_file() else {}
+    return bool(told) and all(kept.get("data", {}).get(key) == value for key, value in told.items())
+
+
+def check_name(recipe: str) -> None:
+    """Refuse what is neither a recipe nor there as a file or folder, before torch is imported; patterns pass."""
+    if recipe in names() or Path(recipe).exists() or any(c in "*?[" for c in recipe):
+        return
+    if Path(recipe).suffix:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), recipe)
+    raise_unknown(recipe)
+
+
+def raise_unknown(recipe: str) -> NoReturn:
+    """The error for a word that names neither a recipe nor data."""
+    known = names()
+    raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
+                   "*.jsonl, or two parallel files)", name=recipe, hint=nearest(recipe, known), names=", ".join(known))
 
 
 def train(
