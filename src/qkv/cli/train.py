@@ -120,9 +120,10 @@ def learn(
 
 def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
+    from qkv.devices import read_free_memory
     from qkv.training import own_data, recipes
 
-    free = room(common.device)
+    free = read_free_memory(common.device)
     found = recipes.estimate(run, device=common.device)
     if common.json:
         chosen = {choice.key: choice.value for choice in run.choices}
@@ -157,17 +158,6 @@ def print_plan(common: Common, run: Any) -> int:
 def pad_name(name: str, columns: int = 23) -> str:
     """A name with blanks up to so many columns; a Chinese character takes two of them."""
     return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
-
-
-def room(device: str) -> int | None:
-    """The bytes that are free where the run would compute; None where nobody says."""
-    import torch
-
-    from qkv import memory
-    from qkv.devices import parse_device
-
-    where = parse_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.read_free()
 
 
 def print_end(common: Common, result: dict[str, Any]) -> None:
@@ -218,7 +208,7 @@ class Plain:
 
     def show(self, event: dict[str, Any]) -> None:
         """An event, as lines on stderr."""
-        if event["kind"] == "step":
+        if event["kind"] in ("step", "reading"):
             if time.monotonic() - self.last < EVERY:
                 return
             self.last = time.monotonic()
@@ -251,6 +241,10 @@ class Live(Plain):
                 self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
             )
             return
+        if event["kind"] == "reading":
+            (said,) = describe_event(event, self.say)
+            self.progress.update(self.task, description="", completed=event["done"], total=event["of"], said=said)
+            return
         for text in describe_event(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -277,6 +271,8 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
         at = say("step {step}", step=event["step"])
         return [f"{at}  {format_numbers(numbers)}{best}", *samples]
+    if kind == "reading":
+        return [f"{say(event['text'])}  {event['done'] / 1e6:,.0f}/{event['of'] / 1e6:,.0f} MB"]
     if kind != "note":
         return []
     return [say(event["text"])]

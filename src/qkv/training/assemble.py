@@ -1,20 +1,21 @@
 """From a run's description to what the loop takes: data, vocabulary, model, batches. Next: evaluation.py."""
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from qkv import hub
+from qkv import cost, hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
 from qkv.data.shards import Mixture
-from qkv.devices import parse_device
+from qkv.devices import parse_device, read_free_memory
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
@@ -27,12 +28,16 @@ from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
+from qkv.training.data_files import encode_large
+from qkv.training.large_text import LargeText, Tell
 from qkv.training.objectives import base, chat
 from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
 from qkv.training.splits import Splits, list_words
+
+SURE = 20_000_000  # parameters, about, that are trained in any memory
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,13 @@ class Assembly:
     family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
 
 
-def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
-    """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
+def assemble(
+    run: Run, *, directory: Path | None = None, device: str = "auto", tell: Tell | None = None
+) -> Assembly:
+    """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base.
+
+    `tell` hears how far the encoding of large data is.
+    """
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
@@ -59,8 +69,12 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         run = replace(run, model=replace(run.model, context=context))
     objective = compatibility.choose_objective(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
+    if tokenizer is None and not begun and isinstance(splits.train, LargeText):
+        notes += (splits.train.describe_sample(),)
     tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
-    model = build_model(run, splits, objective, begun, tokenizer)
+    if tokenizer is not None:
+        splits = encode_large(splits, tokenizer, documents=objective.name == "documents", tell=tell)
+    model = build_model(run, splits, objective, begun, tokenizer, device=device)
     compatibility.refuse_misfits(run, splits, objective, model)
     if run.training.lora.rank:
         attach_adapters(model, run)
@@ -81,7 +95,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
 
 
 def build_model(
-    run: Run, splits: Splits, objective: Objective, begun: Model | None, tokenizer: Tokenizer | None
+    run: Run, splits: Splits, objective: Objective, begun: Model | None, tokenizer: Tokenizer | None, *, device: str
 ) -> Model:
     """A new model of the run's shape, or its base, with an output for labels where it learns them."""
     if tokenizer is None:
@@ -94,9 +108,9 @@ def build_model(
     if begun:
         model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
-        model = hub.build(
-            run.model.spec(len(tokenizer), labels=len(labels)), seed=run.training.seed, tokenizer=tokenizer
-        )
+        spec = run.model.spec(len(tokenizer), labels=len(labels))
+        refuse_oversized(run, spec, device)
+        model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     if objective.labels_texts and model.spec.decoder:
         tokenizer = vocabulary.frame_texts(tokenizer)
     if objective.name == "chat" and not tokenizer.config.get("chat_template"):
@@ -106,6 +120,18 @@ def build_model(
         both = {"both_orders": True} if objective.name == "similarity" else {}
         model.config = label_config(model.spec, labels) | both
     return model
+
+
+def refuse_oversized(run: Run, spec: Spec, device: str) -> None:
+    """QkvError where weights, gradients and an optimiser's two moments alone take more memory than is free."""
+    free = read_free_memory(device)
+    if free is None or run.model.layers * run.model.width**2 + spec.vocabulary * run.model.width < SURE:
+        return
+    weights = sum(map(math.prod, cost.shapes(spec).values()))
+    if (need := weights * 4 * (3 if run.training.optimizer in ("sgd", "muon") else 4)) > free:
+        raise QkvError("{name}: a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are "
+                       "free; make model.width, model.layers or tokenizer.size smaller", name=run.name,
+                       weights=weights, need=need / 1e9, free=free / 1e9)
 
 
 def read_splits(run: Run) -> Splits:
@@ -168,6 +194,8 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         return vocabulary.equip(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
+    elif isinstance(splits.train, LargeText):
+        texts = chain.from_iterable(scan.parts for scan in splits.train.scans)
     elif splits.kind == "conversations":
         texts = (f"{m['role']}\n{m['content']}" for talk in splits.train for m in talk)  # type: ignore[index]
     else:

@@ -20,6 +20,9 @@ from qkv.data.shards import Mixture
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.options import NOT_NEGATIVE
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training import large_text
+from qkv.training.large_text import LargeText
 from qkv.training.settings import Part
 from qkv.training.splits import READERS, Splits, Talk, find_data_file, held_out, text_splits
 
@@ -128,9 +131,16 @@ class Data(Part):
         return kind
 
     def read_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
-        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
-        texts = [plain_text(folder / name, policy) for name in self.text]
+        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out.
+
+        Large ones are only scanned; assemble.py encodes them when there is a vocabulary.
+        """
         apart = (self.valid_file, self.test_file)
+        if large_text.is_large([folder / name for name in self.text]):
+            named = (self.text, *((one,) if one else () for one in apart))
+            train, valid, test = (read_large(folder, names, policy) if names else "" for names in named)
+            return Splits(train, valid or train, test)
+        texts = [plain_text(folder / name, policy) for name in self.text]
         valid, test = (plain_text(folder / one, policy) if one else "" for one in apart)
         leaks = [find_leaks(folder / name, folder / one) for one in apart if one for name in self.text]
         notes = (*policy.notes, *chain.from_iterable(leaks))
@@ -198,13 +208,7 @@ class Data(Part):
         whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
         found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
-        notes: list[Message] = []
-        for name, held in found.items():
-            count, of, place = count_familiar(whole, held)
-            note = Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the "
-                           "first at {place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
-                           place=place)
-            notes += [note] if count > LEAK * of else []
+        notes = [note for name, held in found.items() for note in note_familiar(name, whole, held)]
         test = found.get(self.test_file, ())
         if self.valid_file:
             return Splits(whole, found[self.valid_file], test, tuple(notes))
@@ -317,6 +321,40 @@ def read_shared(data: Data) -> Splits:
     held = [f"{which}_{part}" for which in ("valid", "test") for part in ("source", "target", "file")]
     files: dict[str, Any] = {key: tuple(map(find, getattr(data, key))) for key in FILES}
     return replace(data, **files, **{key: find(getattr(data, key)) for key in held}).splits(Path())
+
+
+def note_familiar(name: str, whole: Mixture, held: Mixture) -> Iterator[Message]:
+    """The note on held-out tokens of which too many occur in training."""
+    count, of, place = count_familiar(whole, held)
+    if count > LEAK * of:
+        yield Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the first at "
+                      "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN, place=place)
+
+
+def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy) -> LargeText:
+    """The text of files, which are scanned and not held."""
+    return LargeText(tuple(large_text.scan_text(folder / name) for name in names), policy)
+
+
+def encode_large(
+    splits: Splits, tokenizer: Tokenizer, *, documents: bool, tell: large_text.Tell | None = None
+) -> Splits:
+    """The same data with token shards in the place of text that is too large to be held in memory."""
+    if not isinstance(splits.train, LargeText):
+        return splits
+
+    def encode(text: Any) -> Mixture | None:
+        return Mixture(text.encode(tokenizer, documents=documents, tell=tell)) if text else None
+
+    whole, test = encode(splits.train), encode(splits.test)
+    valid = None if splits.valid is splits.train else encode(splits.valid)
+    assert whole is not None
+    apart = [part for part in (valid, test) if part]
+    notes = [Message("{path}: {n} bad row(s) left out", path=shard.index["source"], n=shard.index["bad_rows"])
+             for part in (whole, *apart) for shard in part.shards if shard.index["bad_rows"]]
+    notes += [note for part in apart for note in note_familiar(part.shards[0].index["source"], whole, part)]
+    train, held = (whole, valid) if valid else whole.split(share=0.1, most=200_000)
+    return replace(splits, train=train, valid=held, test=test or (), notes=(*splits.notes, *notes))
 
 
 def plain_text(path: Path, policy: BadRowPolicy) -> str:

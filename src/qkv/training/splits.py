@@ -16,6 +16,7 @@ from qkv.data.corpus import load_corpus, load_text
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.paths import cache_dir, data_dir
+from qkv.training.large_text import LargeText
 
 Pair = tuple[str, str]
 SENTIMENT = {"0": "negative", "1": "positive"}  # the labels of SST-2
@@ -26,16 +27,16 @@ Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …
 class Splits:
     """The data of a run: pairs of (source, target), the text of a language model, or conversations."""
 
-    train: Sequence[Any] | str | Mixture  # pairs, or conversations: a Talk each
-    valid: Sequence[Any] | str | Mixture
-    test: Sequence[Any] | str | Mixture = ()
+    train: Sequence[Any] | str | LargeText | Mixture  # pairs, or conversations: a Talk each
+    valid: Sequence[Any] | str | LargeText | Mixture  # of a LargeText that is trained on: its end
+    test: Sequence[Any] | str | LargeText | Mixture = ()
     notes: tuple[str, ...] = ()  # what was skipped, to be reported before the run
     often: NDArray[np.float64] | None = None  # how many times each row of train comes in an epoch; without it once
 
     @property
     def kind(self) -> str:
         """What these data are: plain text, conversations, or pairs."""
-        if isinstance(self.train, str):
+        if isinstance(self.train, str | LargeText):
             return "plain text"
         if isinstance(self.train, Mixture):
             return "token shards"

@@ -1,0 +1,111 @@
+"""What was made of a file once and is used again: folders in the user's cache, each named by what it was made of.
+
+An entry is there whole or not at all. Two processes that need the same one wait for each other. Next: large_text.py.
+"""
+
+import atexit
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock
+
+from qkv.errors import QkvError
+from qkv.paths import cache_dir
+
+T = TypeVar("T")
+USER = "user."  # begins the name of the empty file by which a process says that it reads an entry
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry: its folder, its bytes, the days since a run used it last, and whether one does now."""
+
+    folder: Path
+    bytes: int
+    days: float
+    in_use: bool
+
+
+def encoded_dir() -> Path:
+    """The folder of all entries."""
+    return cache_dir() / "encoded"
+
+
+def fetch_entry(name: str, read: Callable[[Path], T], write: Callable[[Path], object]) -> T:
+    """What `read` makes of an entry; `write` makes the folder first, all at once, where there is none or a broken one.
+
+    Raises:
+        QkvError: as `write` does.
+    """
+    place = encoded_dir() / name
+    with lock_entry(place):
+        try:
+            found = read(place)
+        except QkvError:
+            for old in (place, *place.parent.glob(f".{name}.*")):  # also what a process that was killed left
+                shutil.rmtree(old, ignore_errors=True)
+            write(place)
+            found = read(place)
+        with suppress(OSError):
+            marker = place / f"{USER}{os.getpid()}"
+            marker.touch()
+            os.utime(place)
+            atexit.register(marker.unlink, missing_ok=True)
+    return found
+
+
+@contextmanager
+def lock_entry(place: Path) -> Iterator[None]:
+    """Hold an entry, waiting for whoever does; on a file system without locks, nothing."""
+    lock = FileLock(place.with_name(f"{place.name}.lock"))
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError):  # what cannot be written is reported by who writes it
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def list_entries() -> list[Entry]:
+    """Every entry, the one that was used last first."""
+    root = encoded_dir()
+    found = [describe_entry(place) for place in root.iterdir() if place.is_dir()] if root.is_dir() else []
+    return sorted(found, key=lambda entry: entry.days)
+
+
+def describe_entry(place: Path) -> Entry:
+    """Size, age and use of an entry."""
+    size = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+    users = [file.name.removeprefix(USER) for file in place.glob(f"{USER}*")]
+    return Entry(place, size, (time.time() - place.stat().st_mtime) / 86400, any(map(is_running, users)))
+
+
+def is_running(number: str) -> bool:
+    """Whether a process of this number runs here."""
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
+def prune_entries(older_than: float) -> list[Entry]:
+    """Remove the entries that no run has used for so many days and none uses now; returns those removed."""
+    removed = [entry for entry in list_entries() if entry.days >= older_than and not entry.in_use]
+    for entry in removed:
+        with lock_entry(entry.folder):
+            shutil.rmtree(entry.folder, ignore_errors=True)
+        entry.folder.with_name(f"{entry.folder.name}.lock").unlink(missing_ok=True)
+    return removed
