@@ -272,7 +272,7 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
         at = say("step {step}", step=event["step"])
         return [f"{at}  {format_numbers(numbers)}{best}", *samples]
     if kind == "reading":
-        return [f"{say(event['text'])}  {event['done'] / 1e6:,.0f}/{event['of'] / 1e6:,.0f} MB"]
+        return [f"{say(event['text'])}  {event['done'] / max(1, event['of']):.0%}"]
     if kind != "note":
         return []
     return [say(event["text"])]

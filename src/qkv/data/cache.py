@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,10 +17,29 @@ from typing import TypeVar
 from filelock import FileLock
 
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.paths import cache_dir
 
 T = TypeVar("T")
+Tell = Callable[[Message, int, int], None]  # what is being done, how much of it, of how much
+HEARER: ContextVar[Tell | None] = ContextVar("HEARER", default=None)  # see hear_progress()
 USER = "user."  # begins the name of the empty file by which a process says that it reads an entry
+
+
+@contextmanager
+def hear_progress(tell: Tell | None) -> Iterator[None]:
+    """Within it `tell` hears how far the encoding of large data is."""
+    token = HEARER.set(tell)
+    try:
+        yield
+    finally:
+        HEARER.reset(token)
+
+
+def tell(doing: Message, done: int, of: int) -> None:
+    """Say how far something is to whoever hears it."""
+    if hearer := HEARER.get():
+        hearer(doing, done, of)
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,9 @@ def is_running(number: str) -> bool:
 
 def prune_entries(older_than: float) -> list[Entry]:
     """Remove the entries that no run has used for so many days and none uses now; returns those removed."""
+    for file in encoded_dir().glob("rows.*"):  # what a process that was killed left
+        if not is_running(file.name.split(".")[1]):
+            file.unlink(missing_ok=True)
     removed = [entry for entry in list_entries() if entry.days >= older_than and not entry.in_use]
     for entry in removed:
         with lock_entry(entry.folder):

@@ -14,6 +14,7 @@ import torch
 from qkv import cost, hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
+from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device, read_free_memory
 from qkv.errors import QkvError
@@ -28,8 +29,8 @@ from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
-from qkv.training.data_files import encode_large
-from qkv.training.large_text import LargeText, Tell
+from qkv.training.data_files import encode_large, note_sample
+from qkv.training.large_text import SAMPLE, LargeText
 from qkv.training.objectives import base, chat
 from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
@@ -54,13 +55,8 @@ class Assembly:
     family: str | None = None  # that can say the spec of a new model, so that nothing needs to look for it
 
 
-def assemble(
-    run: Run, *, directory: Path | None = None, device: str = "auto", tell: Tell | None = None
-) -> Assembly:
-    """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base.
-
-    `tell` hears how far the encoding of large data is.
-    """
+def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
+    """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
@@ -69,11 +65,11 @@ def assemble(
         run = replace(run, model=replace(run.model, context=context))
     objective = compatibility.choose_objective(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
-    if tokenizer is None and not begun and isinstance(splits.train, LargeText):
-        notes += (splits.train.describe_sample(),)
+    if tokenizer is None and not begun and not run.tokenizer.of:
+        notes += tuple(note_sample(splits))
     tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
     if tokenizer is not None:
-        splits = encode_large(splits, tokenizer, documents=objective.name == "documents", tell=tell)
+        splits = encode_large(splits, tokenizer, documents=objective.name == "documents")
     model = build_model(run, splits, objective, begun, tokenizer, device=device)
     compatibility.refuse_misfits(run, splits, objective, model)
     if run.training.lora.rank:
@@ -200,7 +196,8 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = (f"{m['role']}\n{m['content']}" for talk in splits.train for m in talk)  # type: ignore[index]
     else:
         sides = (0,) if objective.answers == "labels" else (0, 1)
-        texts = (pair[side] for pair in splits.train for side in sides)
+        rows = splits.train.sample(SAMPLE) if isinstance(splits.train, MappedRows) else splits.train
+        texts = (pair[side] for pair in rows for side in sides)
     if run.tokenizer.bpe_dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)

@@ -5,7 +5,7 @@ A LargeText has a length and slices as a str has, taken from the sample, so that
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from qkv.data import shards
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.cache import fetch_entry
+from qkv.data.cache import fetch_entry, tell
 from qkv.data.json_rows import get_string, parse_object
 from qkv.data.shards import Shard
 from qkv.data.sources import JSON
@@ -30,7 +30,6 @@ BLOCK = 1 << 15  # bytes that are encoded at a time
 BATCH = 1 << 21  # characters of blocks that all cores encode together
 HELD = 0.1  # of the end of a file, which is not sampled: it may be held out
 VERSION = 1  # of what is in the cache
-Tell = Callable[[Message, int, int], None]  # what is being done, bytes done, of how many
 
 
 @dataclass(frozen=True)
@@ -121,24 +120,22 @@ class LargeText:
         return Message("vocabulary from {sample:.3g} MB of {all:.4g} MB, drawn evenly", sample=sample / 1e6,
                        all=self.bytes / 1e6)
 
-    def encode(self, tokenizer: Tokenizer, *, documents: bool, tell: Tell | None = None) -> tuple[Shard, ...]:
+    def encode(self, tokenizer: Tokenizer, *, documents: bool) -> tuple[Shard, ...]:
         """The ids of each file as a shard in the cache; with `documents` the end symbol closes what blank lines part.
 
         Raises:
             QkvError: a line that is not text, a file that changed after it was scanned, or a full disk.
         """
         with self.policy:
-            return tuple(encode_scan(scan, tokenizer, self.policy, documents, tell) for scan in self.scans)
+            return tuple(encode_scan(scan, tokenizer, self.policy, documents) for scan in self.scans)
 
 
-def encode_scan(
-    scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, documents: bool, tell: Tell | None
-) -> Shard:
+def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, documents: bool) -> Shard:
     """The shard of a file, from the cache or made now."""
     end = [tokenizer.eos_id] if documents and tokenizer.eos_id is not None else []
     lined = scan.path.suffix.lower() in JSON
-    made_of = repr((VERSION, scan.sha256, lined, end, policy.action, tokenizer.backend.to_str()))
-    sign = hashlib.sha256(made_of.encode("utf-8", "backslashreplace") + b"".join(tokenizer.files.values()))
+    made_of = repr((VERSION, scan.sha256, lined, end, policy.action, identify_tokenizer(tokenizer)))
+    name = hashlib.sha256(made_of.encode()).hexdigest()[:32]
 
     def about() -> dict[str, Any]:
         bad = policy.dropped.get(str(scan.path), 0)
@@ -151,15 +148,19 @@ def encode_scan(
         return shard
 
     def write(place: Path) -> None:
-        batches = encode_blocks(scan, tokenizer, policy, end, tell)
+        batches = encode_blocks(scan, tokenizer, policy, end)
         shards.write_shard(place, batches, vocabulary=len(tokenizer), save=tokenizer.save, about=about)
 
-    return fetch_entry(sign.hexdigest()[:32], read, write)
+    return fetch_entry(name, read, write)
 
 
-def encode_blocks(
-    scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, end: list[int], tell: Tell | None
-) -> Iterator[list[int]]:
+def identify_tokenizer(tokenizer: Tokenizer) -> str:
+    """The SHA-256 of what makes ids of texts."""
+    own = b"".join((tokenizer.backend.to_str().encode("utf-8", "backslashreplace"), *tokenizer.files.values()))
+    return hashlib.sha256(own).hexdigest()
+
+
+def encode_blocks(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, end: list[int]) -> Iterator[list[int]]:
     """The ids of a file, batch by batch: one is encoded by all cores while the one before it is written."""
     doing = Message("encoding {name}", name=scan.path.name)
 
@@ -176,8 +177,7 @@ def encode_blocks(
                 while len(waiting) > 1:
                     future, done = waiting.popleft()
                     yield future.result()
-                    if tell:
-                        tell(doing, done, scan.bytes)
+                    tell(doing, done, scan.bytes)
             while waiting:
                 yield waiting.popleft()[0].result()
         finally:

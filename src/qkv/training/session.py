@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
@@ -46,7 +47,8 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
         if report and ranks.first:
             report({"kind": "reading", "step": 0, "text": doing, "done": done, "of": of})
 
-    a = assemble(run, directory=directory if going_on else None, device=device, tell=tell)
+    with hear_progress(tell):
+        a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)
     if not going_on:

@@ -2,8 +2,9 @@
 names by `corpus`. Next: data_files.py."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,28 @@ class Splits:
 def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
     """(rest, held out): about `count` pairs chosen by the hash of their `apart` side, with all that share its text."""
     side = 1 if apart == "target" else 0
-    texts = sorted({p[side] for p in pairs}, key=lambda t: (zlib.crc32(t.encode("utf-8")), t))
-    copies: dict[str, int] = {}
-    for pair in pairs:
-        copies[pair[side]] = copies.get(pair[side], 0) + 1
-    chosen, taken = set[str](), 0
-    for text in texts:
-        if taken >= min(count, len(pairs) // 5):  # small data keep four fifths for training
-            break
-        chosen.add(text)
-        taken += copies[text]
-    return [p for p in pairs if p[side] not in chosen], [p for p in pairs if p[side] in chosen]
+    chosen = choose_held_out(lambda: (pair[side] for pair in pairs), count).tolist()
+    return [p for p, out in zip(pairs, chosen, strict=True) if not out], list(compress(pairs, chosen))
+
+
+def choose_held_out(read: Callable[[], Iterable[str]], count: int) -> NDArray[np.bool_]:
+    """Which of the texts that `read` gives are held out: about `count`, those of the lowest hashes with their copies.
+
+    They are read twice and not kept.
+    """
+    hashes = np.fromiter((zlib.crc32(text.encode("utf-8")) for text in read()), dtype=np.uint32)
+    count = min(count, len(hashes) // 5)  # small data keep four fifths for training
+    chosen = np.zeros(len(hashes), dtype=np.bool_)
+    if count:
+        low = hashes <= np.partition(hashes, count - 1)[count - 1]  # each text is there once at least
+        copies: dict[tuple[int, str], list[int]] = {}
+        for n, text in compress(enumerate(read()), low):
+            copies.setdefault((int(hashes[n]), text), []).append(n)
+        for text in sorted(copies):
+            if chosen.sum() >= count:
+                break
+            chosen[copies[text]] = True
+    return chosen
 
 
 def text_splits(text: str, *, share: float) -> Splits:
