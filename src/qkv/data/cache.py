@@ -4,6 +4,7 @@ An entry is there whole or not at all. Two processes that need the same one wait
 """
 
 import atexit
+import json
 import os
 import shutil
 import time
@@ -44,9 +45,10 @@ def tell(doing: Message, done: int, of: int) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry: its folder, its bytes, the days since a run used it last, and whether one does now."""
+    """An entry: its folder, the file it was made of, its bytes, the days since a run used it, whether one does now."""
 
     folder: Path
+    source: str
     bytes: int
     days: float
     in_use: bool
@@ -107,7 +109,11 @@ def describe_entry(place: Path) -> Entry:
     """Size, age and use of an entry."""
     size = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
     users = [file.name.removeprefix(USER) for file in place.glob(f"{USER}*")]
-    return Entry(place, size, (time.time() - place.stat().st_mtime) / 86400, any(map(is_running, users)))
+    try:
+        source = str(json.loads((place / "index.json").read_text(encoding="utf-8"))["source"])
+    except (OSError, ValueError, KeyError):
+        source = place.name
+    return Entry(place, source, size, (time.time() - place.stat().st_mtime) / 86400, any(map(is_running, users)))
 
 
 def is_running(number: str) -> bool:

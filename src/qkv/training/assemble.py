@@ -1,6 +1,5 @@
 """From a run's description to what the loop takes: data, vocabulary, model, batches. Next: evaluation.py."""
 
-import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,12 @@ from typing import Any
 
 import torch
 
-from qkv import cost, hub
+from qkv import hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
 from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
-from qkv.devices import parse_device, read_free_memory
+from qkv.devices import parse_device
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
@@ -31,14 +30,13 @@ from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
 from qkv.training.data_files import encode_large, note_sample
 from qkv.training.large_text import SAMPLE, LargeText
+from qkv.training.machine import refuse_oversized
 from qkv.training.objectives import base, chat
 from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.shape import label_head
 from qkv.training.splits import Splits, list_words
-
-SURE = 20_000_000  # parameters, about, that are trained in any memory
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def build_model(
         model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
         spec = run.model.spec(len(tokenizer), labels=len(labels))
-        refuse_oversized(run, spec, device)
+        refuse_oversized(spec, device)
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     if objective.labels_texts and model.spec.decoder:
         tokenizer = vocabulary.frame_texts(tokenizer)
@@ -116,18 +114,6 @@ def build_model(
         both = {"both_orders": True} if objective.name == "similarity" else {}
         model.config = label_config(model.spec, labels) | both
     return model
-
-
-def refuse_oversized(run: Run, spec: Spec, device: str) -> None:
-    """QkvError where weights, gradients and an optimiser's two moments alone take more memory than is free."""
-    free = read_free_memory(device)
-    if free is None or run.model.layers * run.model.width**2 + spec.vocabulary * run.model.width < SURE:
-        return
-    weights = sum(map(math.prod, cost.shapes(spec).values()))
-    if (need := weights * 4 * (3 if run.training.optimizer in ("sgd", "muon") else 4)) > free:
-        raise QkvError("{name}: a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are "
-                       "free; make model.width, model.layers or tokenizer.size smaller", name=run.name,
-                       weights=weights, need=need / 1e9, free=free / 1e9)
 
 
 def read_splits(run: Run) -> Splits:

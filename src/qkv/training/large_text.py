@@ -143,7 +143,8 @@ def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, document
 
     def read(place: Path) -> Shard:
         shard = shards.read_shard(place, verify=True)
-        if shard.index["bad_rows"] and policy.aside and policy.action == "quarantine" and not policy.aside.exists():
+        gone = policy.action == "quarantine" and policy.file is None and policy.aside and not policy.aside.exists()
+        if shard.index["bad_rows"] and gone:
             raise QkvError("{aside}: no such file", aside=policy.aside)  # so the bad rows are found once more
         return shard
 
@@ -192,11 +193,12 @@ def group_blocks(scan: Scan, policy: BadRowPolicy, *, parted: bool) -> Iterator[
         batch += [(part.strip("\n"), True) for part in ended if part.strip()]
         batch += [(last.lstrip("\n") if ended else last, False)] if last.strip() or not parted else []
         letters += len(text)
-        if letters >= BATCH:
-            yield batch, done
-            batch, letters = [], 0
+        if letters >= BATCH and len(batch) > 1:
+            yield batch[:-1], done
+            batch, letters = batch[-1:], 0  # the last of all ends a document
     if batch:
-        yield [*batch[:-1], (batch[-1][0], parted)], done
+        text = batch[-1][0]
+        yield [*batch[:-1], (text.rstrip("\n") if parted else text, parted)], done
 
 
 def read_blocks(scan: Scan, policy: BadRowPolicy) -> Iterator[tuple[str, int]]:
