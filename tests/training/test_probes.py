@@ -169,6 +169,7 @@ def test_a_word_that_the_vocabulary_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_a_toml_file_says_what_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("one two three four\n" * 50, encoding="utf-8")
     (tmp_path / "a.toml").write_text('[data]\ntext = "t"\n[watch]\ntimes = 5\nwords = ["two"]\n', encoding="utf-8")
     found = recipes.configure(tmp_path / "a.toml", ["watch.share=0.2"])
     assert found.watch == ProbeSettings(times=5, words=("two",), share=0.2)

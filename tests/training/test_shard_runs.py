@@ -34,6 +34,8 @@ context = 16
 steps = 6
 tokens = 64
 precision = "fp32"
+schedule = "constant"
+warmup = 1
 evaluate_every = 3
 """
 

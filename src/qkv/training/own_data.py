@@ -16,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
+from qkv.spec import Spec
 from qkv.training.compatibility import USUAL
 from qkv.training.data_files import Data, read_shared
 from qkv.training.planner import measure_data, plan
@@ -137,8 +138,8 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     if recipe:
         return usual
     objective = usual.objective or guess_objective(usual)
-    width = spec_of(usual.base).stack.width if usual.base else 0
-    given |= {"model.family": usual.model.family} | ({"model.width": width} if width else {})
+    spec = find_spec(usual.base)
+    given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
     choices = plan(measure_data(read(), objective), given)
     chosen = {choice.key: choice.value for choice in choices}
     chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
@@ -161,11 +162,17 @@ def guess_objective(run: Run) -> str:
 def hides_words(run: Run) -> bool:
     """Whether a run makes pairs into texts whose words are masked and predicted."""
     if run.base and not run.objective:
-        try:
-            return spec_of(run.base).architecture == "encoder"
-        except QkvError:  # reported when it is loaded
-            return False
+        spec = find_spec(run.base)
+        return spec is not None and spec.architecture == "encoder"
     return run.objective == "masked" or (not run.objective and run.model.family == "bert")
+
+
+def find_spec(base: str) -> Spec | None:
+    """The spec of the model that a run begins with; None without one, or where loading will report what is wrong."""
+    try:
+        return spec_of(base) if base else None
+    except QkvError:
+        return None
 
 
 def resolve_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:

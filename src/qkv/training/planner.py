@@ -78,6 +78,8 @@ def measure_data(splits: Splits, objective: str) -> Facts:
         return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
                      share_unspaced(some), 0)
     rows = train[:: max(1, len(train) // LOOKED)]
+    if not rows:  # what training refuses
+        return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
     if splits.kind == "conversations":
         rows = [("\n".join(str(m["content"]) for m in talk), "") for talk in rows]
     sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
@@ -116,7 +118,7 @@ class Planner:
         elif f.kind in ("labels", "plain text") and f.characters < 3e6:
             kind, size = "char", f.alphabet + 100
             why = Message("{characters:,} characters are too few to learn words from", characters=f.characters)
-        elif f.kind == "pairs" and crowded and f.characters < 1e6:
+        elif f.kind == "pairs" and f.unspaced > 0.05 and f.characters < 1e6:
             kind = "bpe-cjk"
             why = Message("each Chinese character stands for itself: the text is too short to join them")
         kind = self.choose("tokenizer.kind", kind, why)
@@ -211,7 +213,7 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     """
     planner = Planner(facts, given)
     if given.get("base"):
-        planner.choose_rate(given["model.width"], new=False)
+        planner.choose_rate(given.get("model.width", 256), new=False)
         planner.choose_length(3.0 - 1.5 * facts.unspaced, None)
         return tuple(planner.choices)
     size, each = (1000, 4.0) if facts.kind == "token shards" else planner.choose_vocabulary()

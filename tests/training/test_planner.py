@@ -1,0 +1,76 @@
+"""What the planner chooses for data of any kind and size: it fits, it is monotone, and what a person sets is taken."""
+
+import random
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.training import own_data, planner, recipes
+from qkv.training.planner import Facts, measure_data, plan
+from qkv.training.splits import Splits
+
+KINDS = (("pairs", "pairs", "marian"), ("labels", "labels", "bert"), ("plain text", "text", "gpt2"),
+         ("conversations", "chat", "gpt2"), ("plain text", "masked", "bert"), ("token shards", "text", "llama"))
+
+
+def choose(facts: Facts, family: str, **given: Any) -> dict[str, Any]:
+    said = {"model.family": family} | {key.replace("__", "."): value for key, value in given.items()}
+    return said | {choice.key: choice.value for choice in plan(facts, said)}
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(KINDS), st.integers(1, 10_000_000), st.integers(3, 400), st.floats(0, 1), st.integers(1, 8000))
+def test_a_plan_fits_any_data(kind: tuple[str, str, str], rows: int, each: int, unspaced: float, alphabet: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "time_training_step", lambda *_: 0.1)
+        facts = Facts(kind[0], kind[1], rows, rows * each, rows * each // 2 + 1, alphabet, unspaced, each)
+        found = choose(facts, kind[2])
+        assert 1 <= found["training.warmup"] <= max(1, 0.1 * found["training.steps"])  # it never ends in its warm-up
+        assert 1 <= found["training.evaluate_every"] <= found["training.steps"]
+        assert found["model.width"] % found["model.heads"] == 0
+        assert found["training.steps"] <= 12_000 or 6e-9 * found["training.steps"] < planner.LONGEST
+
+
+@pytest.mark.parametrize(("kind", "objective", "family"), KINDS)
+def test_what_a_person_sets_is_taken_and_the_rest_fits_itself(kind: str, objective: str, family: str) -> None:
+    facts = Facts(kind, objective, 1000, 50_000, 25_000, 80, 0.0, 60)
+    found = choose(facts, family, training__steps=50, model__width=96, training__lr=0.5)
+    assert (found["training.steps"], found["model.width"], found["training.lr"]) == (50, 96, 0.5)
+    assert (found["training.warmup"], found["training.evaluate_every"]) == (3, 5)
+    assert "training.steps" not in {c.key for c in plan(facts, {"model.family": family, "training.epochs": 2})}
+
+
+def test_the_time_that_there_is_bounds_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "time_training_step", lambda *_: 0.5)
+    large = Facts("pairs", "pairs", 140_000, 20_000_000, 10_000_000, 90, 0.0, 300)
+    assert choose(large, "marian", training__seconds=100)["training.steps"] == 200
+    assert choose(large, "marian")["training.steps"] == 2400
+
+
+def test_facts_are_those_of_all_rows() -> None:
+    rows = [("我爱学习", "I love it"), ("书", "a book"), ("她走了", "she left")] * 20
+    facts = measure_data(Splits(rows, rows[:3]), "pairs")
+    assert (facts.rows, facts.characters, facts.letters) == (60, 20 * (8 + 23), 20 * 23)
+    assert 0.2 < facts.unspaced < 0.3
+    labelled = measure_data(Splits([(text, "yes") for text, _ in rows], []), "labels")
+    assert (labelled.kind, labelled.characters, labelled.unspaced) == ("labels", 160, 1.0)
+    assert measure_data(Splits([], []), "pairs").rows == 0
+
+
+def test_what_is_printed_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(3)
+    lines = [f"{''.join(map(draw.choice, ('猫狗鸟', '吃喝看', '书茶饭')))}\t{n} words here" for n in range(60)]
+    Path("pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run = recipes.configure("pairs.tsv", ["training.lr=0.004"])
+    text = own_data.write_toml(run)
+    Path("mine.toml").write_text(text, encoding="utf-8")
+    again = recipes.configure("mine.toml")
+    assert (again.model, again.tokenizer, again.training) == (run.model, run.tokenizer, run.training)
+    assert tomllib.loads(text)["training"]["lr"] == 0.004
+    assert run.tokenizer.kind == "bpe-cjk"
+    assert {choice.key for choice in again.choices} <= {"training.patience"}
