@@ -109,6 +109,7 @@ def describe_entry(place: Path) -> Entry:
     """Size, age and use of an entry."""
     size = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
     users = [file.name.removeprefix(USER) for file in place.glob(f"{USER}*")]
+    users += [place.name.rpartition(".")[2]] if place.name.startswith(".") else []  # not whole yet: its writer's
     try:
         source = str(json.loads((place / "index.json").read_text(encoding="utf-8"))["source"])
     except (OSError, ValueError, KeyError):
