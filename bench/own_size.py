@@ -47,7 +47,7 @@ def train(file: Path, out: Path, *words: str) -> dict[str, Any]:
     """What a run takes: seconds of encoding and until the first step, and the peak of the process in MB."""
     start, times = time.perf_counter(), dict[str, float]()
     command = [sys.executable, "-m", "qkv.cli", "train", str(file), f"--out={out}", *WORDS, *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         for key in ("encoding", "vocabulary from", "step 1"):

@@ -39,14 +39,14 @@ def test_many_rows_lie_on_disk_and_read_as_a_list_does() -> None:
     rows = on_disk()
     assert list(rows) == ROWS
     assert (rows[3], rows[-1], rows[5:9], rows[::7]) == (ROWS[3], ROWS[-1], ROWS[5:9], ROWS[::7])
-    some = rows.select(rows.index[::2])
+    some = rows.select(rows.chosen[::2])
     assert list(some) == ROWS[::2]
     assert collect_rows(ROWS[:10]) == ROWS[:10]
 
 
 def test_the_file_of_rows_goes_with_them() -> None:
     rows = on_disk()
-    some, file = rows.select(rows.index[:3]), rows.file
+    some, file = rows.select(rows.chosen[:3]), rows.file
     del rows
     assert list(some) == ROWS[:3]
     del some
@@ -64,7 +64,7 @@ def test_what_is_encoded_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "write_shard", None)
     assert list(encode(on_disk())) == list(first)
     with pytest.raises(TypeError):  # other rows are another entry
-        encode(on_disk().select(first.index[:5]))
+        encode(on_disk().select(first.chosen[:5]))
 
 
 def test_a_broken_entry_is_made_again() -> None:

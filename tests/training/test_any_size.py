@@ -164,9 +164,9 @@ def test_rows_on_disk_give_the_batches_of_rows_in_memory(
 ) -> None:
     write_rows(folder / "rows.tsv", 5 if "objective=labels" in words or "objective=masked" in words else 10**6)
     words = [*words, "tokenizer.kind=bpe", "tokenizer.size=300", "data.valid=20"]
-    kept = open_run("rows.tsv", *words)
+    kept: Any = open_run("rows.tsv", *words)
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
-    mapped = open_run("rows.tsv", *words)
+    mapped: Any = open_run("rows.tsv", *words)
     assert isinstance(mapped.splits.train, MappedRows)
     assert list(mapped.splits.train) == list(kept.splits.train)
     assert mapped.splits.valid == kept.splits.valid
@@ -182,9 +182,9 @@ def test_several_files_of_many_rows_are_mixed_by_weight(folder: Path, monkeypatc
     for name in ("a.tsv", "b.tsv"):
         write_rows(folder / name)
     data = Data(tsv=("a.tsv", "b.tsv"), weights=(1.0, 3.0), valid=10)
-    kept = data.splits(folder)
+    kept: Any = data.splits(folder)
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
-    mapped = data.splits(folder)
+    mapped: Any = data.splits(folder)
     assert list(mapped.train) == list(kept.train)
     assert (mapped.valid, mapped.notes) == (kept.valid, kept.notes)
     assert np.array_equal(mapped.often, kept.often)

@@ -30,7 +30,7 @@ TEMPORARY = "rows."  # begins the names of files that a process needs for itself
 
 @dataclass(frozen=True)
 class MappedRows(Sequence[Any]):
-    """Rows of as many texts each, or of lists of ids: those of `index` in one file, mapped at each call.
+    """Rows of as many texts each, or of lists of ids: those `chosen` in one file, mapped at each call.
 
     Side s of row n lies from ends[n * sides + s] to the next end.
     """
@@ -40,10 +40,10 @@ class MappedRows(Sequence[Any]):
     ends: NDArray[np.int64]
     sides: int
     sha256: str  # of what is in the file
-    index: NDArray[np.int64]
+    chosen: NDArray[np.int64]  # which rows of the file these are
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.chosen)
 
     def __iter__(self) -> Iterator[Any]:
         for at in range(0, len(self), CHUNK):
@@ -60,7 +60,7 @@ class MappedRows(Sequence[Any]):
     def take(self, numbers: Sequence[int]) -> list[Any]:
         """Some rows, each a tuple of its sides."""
         data = np.asarray(np.memmap(self.file, dtype=self.dtype or "u1", mode="r"))
-        places = self.index[np.asarray(numbers, dtype=np.int64)][:, None] * self.sides + np.arange(self.sides + 1)
+        places = self.chosen[np.asarray(numbers, dtype=np.int64)][:, None] * self.sides + np.arange(self.sides + 1)
         found: list[Any] = []
         for places_of_row in self.ends[places].tolist():
             parts = (data[a:b] for a, b in pairwise(places_of_row))
@@ -70,7 +70,7 @@ class MappedRows(Sequence[Any]):
 
     def select(self, index: NDArray[np.int64]) -> "MappedRows":
         """The rows of such numbers among these."""
-        return replace(self, index=self.index[index])
+        return replace(self, chosen=self.chosen[index])
 
     def sample(self, most: int) -> list[Any]:
         """Rows at even distances, together of about so many bytes at most."""
@@ -79,12 +79,12 @@ class MappedRows(Sequence[Any]):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """How long each side of each row is: N sides."""
-        return np.diff(self.ends).reshape(-1, self.sides)[self.index]
+        return np.diff(self.ends).reshape(-1, self.sides)[self.chosen]
 
     @property
     def identity(self) -> str:
         """The SHA-256 of what the rows hold."""
-        own = self.sha256.encode() + self.ends.tobytes() + self.index.tobytes()
+        own = self.sha256.encode() + self.ends.tobytes() + self.chosen.tobytes()
         return hashlib.sha256(own).hexdigest()
 
 
