@@ -168,9 +168,10 @@ class Model:
         """
         return fill.fill(self, text, top=top)
 
-    def eval(self, **options: Any) -> evaluate.Translation | evaluate.Perplexity | evaluate.Accuracy:
-        """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, or `accuracy=` a file
-        of label TAB text (or JSON lines with both).
+    def eval(self, **options: Any) -> Any:
+        """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, `accuracy=` a file of
+        text TAB label (or JSON lines with both), `last_word=` a file of texts, or `choice=` JSON lines of question,
+        choices and answer.
 
         Options of bleu: tokenize, lowercase, joint, beam, length_penalty, max_new_tokens, ensemble; of ppl: window,
         stride; of accuracy: ensemble; and `tell`, a function of (done, all).

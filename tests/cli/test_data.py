@@ -183,7 +183,7 @@ def test_eval_of_labels(capsys):
     assert code == 0
     assert out.startswith("accuracy 100.00% (2/2); always the commonest label 100.00%\n")
     found = json.loads(run(capsys, "eval", "demo-bert", "--accuracy", "f.tsv", "--json")[1])
-    assert found["labels"] == {"question": {"texts": 2, "right": 2, "said": 2}}
+    assert found["labels"] == {"question": {"texts": 2, "right": 2, "said": 2, "f1": 1.0}}
     code, _, err = run(capsys, "eval", "demo-bert", "--accuracy", put("g.tsv", "a\tquestion\nb\tqestion\n"))
     assert code == 2
     assert "g.tsv:2: unknown label 'qestion'; did you mean 'question'" in err

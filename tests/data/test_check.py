@@ -32,7 +32,7 @@ BROKEN = [
     ("empty.txt", b"", "empty.txt: the file is empty"),
     ("blank.txt", b"\n \n\n", "blank.txt: the file is empty"),
     ("zip.txt", b"PK\x03\x04" + bytes(range(256)), "zip.txt: not a UTF-8 text file, found zip"),
-    ("gz.txt", gzip.compress(b"hello " * 99, mtime=0), "gz.txt: not a UTF-8 text file, found gzip"),
+    ("gz.txt", gzip.compress(b"hello " * 99, mtime=0)[:20], "gz.txt: this compressed file is damaged or cut off"),
     ("nul.txt", b"\0\1\2\3" * 100, "nul.txt: not a UTF-8 text file, found binary data"),
     ("utf16.txt", "one\ntwo\n".encode("utf-16"), "utf16.txt: not a UTF-8 text file, found UTF-16"),
     ("utf16le.txt", "one two three\n".encode("utf-16-le"), "utf16le.txt: not a UTF-8 text file, found UTF-16"),

@@ -278,10 +278,11 @@ def test_the_average_is_of_the_last_snapshots_and_the_best_metric_wins(tmp_path:
 
 
 def test_the_best_weights_come_back_and_patience_ends_the_run() -> None:
-    plan, kept = plan_of(reversals()), dict[int, dict[str, torch.Tensor]]()
+    plan, kept, asked = plan_of(reversals()), dict[int, dict[str, torch.Tensor]](), list[int]()
 
     def look(core: Transformer, step: int) -> dict[str, Any]:
         kept[step] = values(core)
+        asked.append(step)
         return {"loss": abs(step - 4)}
 
     settings = dataclasses.replace(BASE, steps=50, evaluate_every=2, patience=3)
@@ -289,6 +290,8 @@ def test_the_best_weights_come_back_and_patience_ends_the_run() -> None:
     end = loop.train(core, plan, settings, evaluate=look)
     assert (end.why, end.steps, end.weights, end.metrics["step"]) == ("patience", 10, "best", 4)
     assert same(values(core), kept[4])
+    assert sorted(kept) == [2, 4, 6, 8, 10]
+    assert len(asked) == 5  # the last weights are not judged again
     rising = dataclasses.replace(settings, warmup=12)  # what no evaluation betters while the rate rises is not counted
     assert loop.train(core_of(translator()), plan, rising, evaluate=look).steps == 18
 

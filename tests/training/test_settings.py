@@ -1,6 +1,8 @@
 """Settings that are made in Python are refused as those of a file are: by key, with what was found and is expected."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qkv.cli import main
 from qkv.errors import QkvError
 from qkv.training.data_files import Data
+from qkv.training.own_data import describe_settings
 from qkv.training.run import Check, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -44,3 +48,20 @@ def test_numbers_of_numpy_and_whole_ones_for_fractions_are_numbers() -> None:
     assert Data(tsv=[Path("a.tsv")]).tsv == Data(tsv=Path("a.tsv")).tsv == ("a.tsv",)  # type: ignore[arg-type]
     assert Settings(betas=[0.9, 0.99]).betas == (0.9, 0.99)  # type: ignore[arg-type]
     assert Data(tsv="a.tsv").tsv == ("a.tsv",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "lang"), [("training.md", "en"), ("training.zh-CN.md", "zh")])
+def test_each_setting_has_one_meaning_here_and_in_the_docs(name: str, lang: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / name).read_text(encoding="utf-8")
+    told: dict[str, str] = {}
+    for part, table in re.findall(r"^### \[([\w.]+)\]\n(.*?)(?=^#|\Z)", page, re.M | re.S):
+        rows = re.findall(r"^\| `(\w+)` \| `.*?` \|(.*)\|$", table, re.M)
+        told |= {f"{part}.{key}": what.strip() for key, what in rows}
+    assert told == {key: about.to(lang) for key, (_, about) in describe_settings().items()}
+
+
+def test_settings_are_listed_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--settings", "training.warm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["training.warmup"]["default"] == 0
+    assert main(["train", "--settings", "warmpu"]) == 2
+    assert "did you mean 'warmup'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`qkv eval MODEL --bleu SRC REF | --ppl FILE | --accuracy FILE`: how good a model is on a file."""
+"""`qkv eval MODEL --bleu SRC REF | --ppl FILE | --accuracy FILE | …`: how good a model is on a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,8 @@ FILE = click.Path(path_type=Path)
 
 
 @verb("Evaluate a model on a file: BLEU and chrF of its translations (sacreBLEU, with signatures), the perplexity of a "
-      "text (per token, per word, bits per byte) or the accuracy of its labels.", examples=(
+      "text (per token, per word, bits per byte), the accuracy of its labels with F1 and a confusion table, of the "
+      "last words that it predicts, or of its choice among answers.", examples=(
         "qkv eval demo --bleu test.zh test.en --out test.hyp",
         "qkv eval demo-lm --ppl book.txt --stride 64",
         "qkv eval demo-bert --accuracy labelled.tsv --json",
@@ -25,6 +26,10 @@ FILE = click.Path(path_type=Path)
         "continues a source")
 @option("--accuracy", type=FILE, metavar="FILE", help="lines of text TAB label, as for training, or JSON lines with "
         "\"label\" and \"text\" (*.jsonl)")
+@option("--last-word", type=FILE, metavar="FILE", help="predict the last word of each line (a tab before it where "
+        "words have no spaces between them), as LAMBADA does")
+@option("--choice", type=FILE, metavar="FILE", help="JSON lines with \"question\", \"choices\" and \"answer\": the "
+        "likeliest choice is taken, by log-probability and by it per byte")
 @option("--out", type=FILE, help="write the translations to this file")
 @option("--beam", type=click.IntRange(1), help="beam width (default: 4)")
 @option("--length-penalty", type=float, help="length penalty (default: 0.6)")
@@ -38,15 +43,16 @@ FILE = click.Path(path_type=Path)
 @ensemble
 def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, ...], **typed: Any) -> None:
     what = drop_unset(**typed)
-    kinds = [kind for kind in ("bleu", "ppl", "accuracy") if kind in what]
+    kinds = [kind for kind in LISTS if kind in what]
     if len(kinds) != 1:
-        raise click.UsageError(Message("give one of --bleu, --ppl, --accuracy; found {kinds}", kinds=len(kinds)))
+        known = ", ".join(f"--{kind.replace('_', '-')}" for kind in LISTS)
+        raise click.UsageError(Message("give one of {known}; found {kinds}", known=known, kinds=len(kinds)))
     kind = kinds[0]
     if kind != "bleu":
         what = {k: v for k, v in what.items() if (k, v) not in (("tokenize", "auto"), ("lowercase", False))}
     if out is not None and kind != "bleu":
         raise click.UsageError(Message("--out takes translations: it goes with --bleu"))
-    if ensemble and kind == "ppl":
+    if ensemble and kind not in ("bleu", "accuracy"):
         raise click.UsageError(Message("--ensemble is of models that translate or classify: it goes with --bleu, "
                                        "--accuracy"))
     if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
@@ -59,15 +65,11 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("".join(line + "\n" for line in found.hypotheses), encoding="utf-8")
-    values = dict(vars(found))
+    values = found.record if kind == "accuracy" else dict(vars(found))
     if kind == "bleu":
         values |= {"out": str(out)} if out else {}
         values = {k: v for k, v in values.items() if k != "hypotheses" or out is None}
-    if kind == "accuracy":
-        names = ("texts", "right", "said")
-        values["labels"] = {name: dict(zip(names, row, strict=True)) for name, row in found.labels.items()}
-    lines = {"bleu": list_bleu, "ppl": list_perplexity, "accuracy": list_accuracy}[kind]
-    common.print_result(values, lines(found, common.say))
+    common.print_result(values, LISTS[kind](found, common.say))
 
 
 def list_bleu(found: Any, say: Callable[..., str]) -> Iterator[str]:
@@ -92,8 +94,32 @@ def list_perplexity(found: Any, say: Callable[..., str]) -> Iterator[str]:
 
 
 def list_accuracy(found: Any, say: Callable[..., str]) -> Iterator[str]:
-    """Accuracy, and each label's share."""
+    """Accuracy, Matthews correlation and F1, each label's share, and which labels are taken for which."""
+    from qkv.plots.terminal import draw_table
+    from qkv.tasks.label_scores import draw_confusion
+
     yield (say("accuracy") + f" {found.accuracy:.2%} ({found.right}/{found.texts}); "
            + say("always the commonest label") + f" {found.majority:.2%}")
-    yield say("label\ttexts\tright\tsaid")
-    yield from ("\t".join([name, *map(str, row)]) for name, row in found.labels.items())
+    yield say("Matthews correlation {matthews:.4f}, macro F1 {macro_f1:.4f}", matthews=found.matthews,
+              macro_f1=found.macro_f1)
+    yield say("label\ttexts\tright\tsaid") + "\tF1"
+    yield from ("\t".join([name, *map(str, row), f"{found.f1[name]:.4f}"]) for name, row in found.labels.items())
+    yield from draw_table(draw_confusion(found, corner=say("true ↓ said →")))
+
+
+def list_last_word(found: Any, say: Callable[..., str]) -> Iterator[str]:
+    """The share of last words that were predicted, and their perplexity."""
+    yield say("accuracy") + f" {found.accuracy:.2%} ({found.right}/{found.texts})"
+    yield say("perplexity per last word") + f" {found.perplexity:,.3f}"
+
+
+def list_choice(found: Any, say: Callable[..., str]) -> Iterator[str]:
+    """The share of questions answered right, by both ways to compare answers of unlike length."""
+    yield say("accuracy") + f" {found.accuracy:.2%}, " + say(
+        "per byte of the answer {share:.2%}; guessing {chance:.2%}  {questions} questions",
+        share=found.normalized_accuracy, chance=found.chance, questions=found.questions)
+
+
+LISTS: dict[str, Callable[[Any, Callable[..., str]], Iterator[str]]] = {
+    "bleu": list_bleu, "ppl": list_perplexity, "accuracy": list_accuracy, "last_word": list_last_word,
+    "choice": list_choice}

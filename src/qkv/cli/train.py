@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +20,9 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 
 
 @verb("Train with a recipe (such as multi30k; without one, list them), with a TOML file that describes your own data, "
-      "or directly on data: *.txt, one or more *.tsv or *.jsonl, or two parallel files. a.b=c changes any setting. "
-      "Ctrl-C saves before it stops.", examples=(
+      "or directly on data: files (text, TSV, CSV, JSON lines, Parquet; .gz, .bz2, .zst), folders, quoted globs, or "
+      "two parallel files. The first line says what they were found to hold; objective=labels, pairs or text says it "
+      "otherwise. a.b=c changes any setting. Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
         "qkv train train.zh train.en training.seconds=1200 --out runs/mine --resume auto",
@@ -35,13 +36,17 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
 @option("--seed", type=int, help="random seed of weights, data order and dropout")
 @option("--processes", type=click.IntRange(1), default=1, help="number of processes that train together: one per GPU, "
         "or one per core for small models on a CPU; each adds its own training.accumulate micro-batches to a step")
+@option("--settings", is_flag=False, flag_value="", metavar="[PART|WORD]", help="list the settings (a.b) with default "
+        "and meaning, those of a part or with a word in their name, such as training or warmup; and stop")
 @option("--track", multiple=True, metavar="NAME", help="also log to tensorboard, wandb or trackio")
 def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
-    smoke: bool, seed: int | None, processes: int, track: tuple[str, ...],
+    smoke: bool, seed: int | None, processes: int, settings: str | None, track: tuple[str, ...],
 ) -> int:
     from qkv.training import recipes
 
+    if settings is not None:
+        return list_settings(common, settings)
     if recipe is None:
         return list_recipes(common)
     given = [recipe, *overrides]
@@ -50,6 +55,8 @@ def command(
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
     run = recipes.configure(recipe, words, smoke=smoke)
+    for line in run.about:
+        common.note(line)
     if dry_run and processes > 1:
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
@@ -75,6 +82,23 @@ def list_recipes(common: Common) -> int:
     for name, said in known.items():
         click.echo(f"{name:<20} {common.say(said)}")
     click.echo(common.say("or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
+    return 0
+
+
+def list_settings(common: Common, word: str) -> int:
+    """The settings whose names hold a word, with their defaults and meanings."""
+    from qkv.plots.text import find_widest, pad
+    from qkv.training.own_data import describe_settings, format_value
+
+    found = describe_settings(word)
+    if common.json:
+        common.emit({name: {"default": value, "about": about} for name, (value, about) in found.items()})
+        return 0
+    rows = {f"{name} = {format_value(value)}": about for name, (value, about) in found.items()}
+    size = min(40, find_widest(rows))
+    for row, about in rows.items():
+        click.echo(f"{pad(row, size)}  {common.say(about)}")
+    common.note("on your own data, a setting that you leave out is chosen by what they are: --dry-run shows it")
     return 0
 
 
@@ -111,11 +135,20 @@ def learn(
     if done.rank:
         return 0
     result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
+    if done.verdict:
+        result |= {"trivial": done.verdict.trivial, "faults": list(done.verdict.faults)}
+    if done.labels:
+        result["labels"] = done.labels.record
     if common.json:
-        common.emit(result)
+        common.emit(name_data(run) | result)
     else:
-        print_end(common, result)
+        print_end(common, result, done)
     return 0
+
+
+def name_data(run: Any) -> dict[str, str]:
+    """What the data of a run were found to be, for --json."""
+    return {"about": run.about[0]} if run.about else {}
 
 
 def print_plan(common: Common, run: Any) -> int:
@@ -127,7 +160,7 @@ def print_plan(common: Common, run: Any) -> int:
     found = recipes.estimate(run, device=common.device)
     if common.json:
         chosen = {choice.key: choice.value for choice in run.choices}
-        common.emit({"run": run.name, **asdict(found), "free_bytes": free, "chosen": chosen})
+        common.emit({"run": run.name, **name_data(run), **asdict(found), "free_bytes": free, "chosen": chosen})
         return 0
     beside = "" if free is None else common.say(", of {free:.2f} GB free", free=free / 1e9)
     some, evaluations = found.parameters != found.trained_parameters, max(1, found.evaluations)
@@ -160,20 +193,29 @@ def pad_name(name: str, columns: int = 23) -> str:
     return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
 
 
-def print_end(common: Common, result: dict[str, Any]) -> None:
-    """The last lines of a run."""
+def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
+    """The last lines of a run: its numbers, beside trivial ones, and what to do where it has learnt nothing."""
+    from qkv.plots.terminal import draw_table
+    from qkv.tasks.label_scores import draw_confusion
+
     if result["why"] == "patience":
         again = "training.patience=0 --resume auto"
         click.echo(common.say("ended early, as evaluations got no better (training.patience); to go on: {again}",
                               again=again))
-    test = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in result["test"].items())
-    numbers = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
-               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(numbers)}")
-    if test:
-        click.echo(common.say("test") + f": {test}")
+               + common.say("steps, weights") + f" {result['weights']}: {format_numbers(result['metrics'])}")
+    if result["test"]:
+        click.echo(common.say("test") + f": {format_numbers(result['test'])}")
+    if labels := done.labels:
+        for text in draw_table(draw_confusion(labels, corner=common.say("true ↓ said →"))):
+            click.echo(text)
     if result["directory"]:
         click.echo(common.say("the model lies in") + f" {result['directory']}")
+    if done.verdict and result["directory"]:  # a smoke test has learnt nothing
+        if done.verdict.comparison:
+            click.echo(common.say(done.verdict.comparison))
+        for fault in done.verdict.faults:
+            click.echo(common.say(fault), err=True)
 
 
 def english(template: str, /, **fields: Any) -> str:
@@ -261,16 +303,19 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
         if "busiest" in event:
             more = f"{event['busiest']:.2f}"
             parts += [say("busiest expert {more} × its share", more=more)]
-        parts += [say("{speed} tokens/s, {peak} of peak", speed=speed, peak=peak)]
+        texts = event.get("counted") == "texts"
+        parts += [say("{speed} texts/s, {peak} of peak" if texts else "{speed} tokens/s, {peak} of peak", speed=speed,
+                      peak=peak)]
         if event["eta"] is not None:
             parts += [say("ETA {clock}", clock=clock(event["eta"]))]
         return ["  ".join(parts)]
     if kind == "evaluation":
-        numbers = {k: v for k, v in event.items() if isinstance(v, float)}
         best = "  *" if event.get("best") else ""
         samples = [f"    {' → '.join(part.strip()[:120] for part in sample)}" for sample in event.get("samples", ())]
-        at = say("step {step}", step=event["step"])
-        return [f"{at}  {format_numbers(numbers)}{best}", *samples]
+        at, weights = say("step {step}", step=event["step"]), event.get("weights")
+        if weights:  # the mean of weights that were judged before: their answers are much like those
+            at, samples = f"{at} ({weights})", []
+        return [f"{at}  {format_numbers(event)}{best}", *samples]
     if kind == "reading":
         return [f"{say(event['text'])}  {event['done'] / max(1, event['of']):.0%}"]
     if kind != "note":
@@ -278,8 +323,11 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
     return [say(event["text"])]
 
 
-def format_numbers(numbers: dict[str, float]) -> str:
-    return "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+def format_numbers(found: Mapping[str, Any]) -> str:
+    """The numbers among what was measured; an accuracy that has two names once."""
+    twice = ("exact_match",) if "label_accuracy" in found else ()
+    return "  ".join(f"{key} {value:.4g}" for key, value in found.items()
+                     if isinstance(value, float) and key not in (*twice, "majority"))
 
 
 def clock(seconds: float) -> str:

@@ -14,15 +14,16 @@ from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
 from qkv.data.encodings import count_scripts, describe_encoding
 from qkv.data.json_rows import get_texts, parse_object
+from qkv.data.kind import find_format
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
-from qkv.data.text_files import Line, open_text, read_raw_lines
+from qkv.data.text_files import Line, find_suffix, open_text, read_raw_lines
 from qkv.errors import QkvError
 from qkv.messages import Message, Trimmed
 
 Kind = Literal["auto", "text", "tsv", "jsonl", "parallel"]
 ReadTalk = Callable[[Mapping[str, object], str], Sequence[Mapping[str, object]]]  # (row, place) -> messages
 HUGE = 1 << 20  # bytes from which a line is reported
-NAMED = Message("looks like column names but is read as a row; remove the line")
+NAMED = Message("looks like column names but is read as a row; remove the line, or set data.header=true")
 KEYS = (("source", "target"), ("prompt", "completion"), ("label", "text"), ("text",))
 
 
@@ -104,17 +105,21 @@ def check(training: Sequence[Path], held: Sequence[Path] = (), options: Options 
 
 
 def detect_kind(unit: Sequence[Path], kind: Kind) -> str:
-    """The kind of files, from their names if it is not given."""
+    """The kind of files, from their names and content if it is not given."""
     if len(unit) > 1:
         return "parallel"
-    ends = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    return ends.get(unit[0].suffix.lower(), "text") if kind == "auto" else kind
+    if kind != "auto":
+        return kind
+    try:
+        return {"csv": "tsv", "parquet": "text"}.get(found := find_format(unit[0]), found)
+    except QkvError:  # reported when it is surveyed
+        return "text"
 
 
 def group_files(paths: Sequence[Path], kind: Kind, *, apart: bool = False) -> list[tuple[Path, ...]]:
     """Files one by one, or in pairs if they are parallel; with `apart`, *.txt are not parallel."""
-    alone = (".tsv", *sources.JSON, *((".txt",) if apart else ()))
-    two = len(paths) == 2 and not any(p.suffix.lower() in alone for p in paths)
+    two = len(paths) == 2 and all(detect_kind((p,), "auto") == "text" for p in paths) and not (
+        apart and any(find_suffix(p) == ".txt" for p in paths))
     if kind == "parallel" or (kind == "auto" and two):
         if len(paths) % 2:
             raise QkvError("parallel files come in pairs, source then target; found {paths}: {paths2} has no partner",

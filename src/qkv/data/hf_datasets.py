@@ -4,9 +4,12 @@ Whatever gives mappings, row after row, will do. Next: sources.py, which reads f
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from qkv.data.bad_rows import BadRowPolicy
@@ -25,9 +28,14 @@ def open_dataset(name: str) -> Mapping[str, Table]:
     Raises:
         QkvError: `datasets` is not installed, or cannot open it.
     """
+    if found := open_parquet(Path(name)):
+        return found
     try:
         datasets: Any = import_module("datasets")
     except ImportError:
+        if Path(name).suffix == ".parquet" or (Path(name).is_dir() and any(Path(name).rglob("*.parquet"))):
+            raise QkvError("{name}: reading Parquet needs the package pyarrow: pip install pyarrow",
+                           name=name) from None
         raise QkvError("data.dataset {name!r} needs the datasets library: pip install datasets", name=name) from None
     place = Path(name)
     try:
@@ -44,6 +52,72 @@ def open_dataset(name: str) -> Mapping[str, Table]:
     except Exception as e:  # its errors have no common ancestor
         raise QkvError("data.dataset {name!r}: {kind}: {e}", name=name, kind=type(e).__name__, e=str(e)[:300]) from None
     return dict(found) if isinstance(found, Mapping) else {"train": found}
+
+
+class ParquetFiles:
+    """The rows of Parquet files, of which a batch at a time is in memory; `features` has the names of classes."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        parquet: Any = import_module("pyarrow.parquet")
+        self.files = [parquet.ParquetFile(path) for path in paths]
+        known = (self.files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        features = json.loads(known).get("info", {}).get("features", {})
+        self.features = {key: SimpleNamespace(names=value.get("names"))
+                         for key, value in features.items() if isinstance(value, dict)}
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (row for file in self.files for batch in file.iter_batches(4096) for row in batch.to_pylist())
+
+    def __len__(self) -> int:
+        return sum(file.metadata.num_rows for file in self.files)
+
+    def sample(self, count: int) -> list[Mapping[str, Any]]:
+        """Rows from the beginnings of groups of rows all over the files."""
+        groups = [(file, n) for file in self.files for n in range(file.num_row_groups)]
+        groups = groups[:: max(1, len(groups) // 64)]
+        each = max(1, count // max(1, len(groups)))
+        return [row for file, n in groups for batch in islice(file.iter_batches(each, row_groups=[n]), 1)
+                for row in batch.to_pylist()]
+
+
+def open_parquet(place: Path) -> dict[str, Table]:
+    """The splits of a Parquet file, or of a folder of them whose names begin with train, validation or test.
+
+    It is empty for anything else, and where pyarrow is not installed.
+    """
+    paths = [place] if place.suffix == ".parquet" and place.is_file() else sorted(place.rglob("*.parquet"))
+    if not paths:
+        return {}
+    splits: dict[str, list[Path]] = {}
+    for path in paths:
+        said = re.match(r"(train|valid|dev|test)", path.name) if len(paths) > 1 else None
+        splits.setdefault({"valid": "validation", "dev": "validation", "test": "test"}.get(
+            said.group() if said else "", "train"), []).append(path)
+    try:
+        return {name: ParquetFiles(some) for name, some in splits.items()}
+    except ImportError:
+        return {}
+    except Exception as e:  # pyarrow's errors have no common ancestor
+        raise QkvError("{place}: not Parquet: {e}", place=place, e=e) from None
+
+
+def sample_rows(table: Table, count: int) -> tuple[list[Mapping[str, Any]], int]:
+    """About `count` rows from all over a table, and how many it has (or how many were read, where it does not say)."""
+    sized: Any = table
+    if isinstance(table, ParquetFiles):
+        rows = table.sample(count)
+    elif hasattr(table, "select") and hasattr(table, "__len__"):
+        rows = list(sized.select(range(0, len(sized), max(1, len(sized) // count))))
+    else:
+        rows = list(islice(table, count))
+    features, total = getattr(table, "features", None) or {}, len(sized) if hasattr(table, "__len__") else len(rows)
+    return [{key: name_class(features.get(key), value) for key, value in row.items()} for row in rows], total
+
+
+def name_class(feature: Any, value: Any) -> Any:
+    """The name of a class that is given by its number; any other value is itself."""
+    names = getattr(feature, "names", None)
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def read_texts(

@@ -8,6 +8,9 @@ from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
+LABEL_KEYS = ("label", "labels", "class", "category", "sentiment", "stars", "rating", "score", "topic", "intent",
+              "标签", "类别", "情感")
+
 
 def parse_object(text: str, place: str) -> dict[str, object]:
     """The JSON object that a line holds."""
@@ -32,7 +35,7 @@ def get_texts(item: Mapping[str, object], keys: Sequence[str], place: str) -> tu
 def get_string(item: Mapping[str, object], path: str, place: str) -> str:
     """The string under a key, or under a path of keys with dots between.
 
-    A label may be a whole number or true or false, its name then.
+    A label, under one of LABEL_KEYS, may be a whole number or true or false, its name then.
 
     Raises:
         QkvError: no such key, or something other than a string there.
@@ -45,7 +48,7 @@ def get_string(item: Mapping[str, object], path: str, place: str) -> str:
             raise QkvError("{place}: no key {path!r}{hint} (found: {there})", place=place, path=path, hint=hint,
                            there=there or Message("none"))
         value = value[key]
-    if path.rpartition(".")[2] == "label" and isinstance(value, int):
+    if path.rpartition(".")[2].lower() in LABEL_KEYS and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
         raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=path,

@@ -1,9 +1,11 @@
-"""Text files as they come: parallel files, TSV, JSON lines, plain text; each fault is reported with file and line.
+"""Text files as they come: parallel files, TSV, CSV, JSON lines, plain text; each fault is reported with file and line.
 
 Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start at 1. Files are read line by line, and a
 `BadRowPolicy` says what becomes of a bad row. Next: check.py, which reports on files before they are trained on.
 """
 
+import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,8 +13,18 @@ from typing import TypeVar, cast
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import get_string, get_texts, parse_object
-from qkv.data.text_files import decode_line, explain_empty, open_text, read_raw_lines, refuse_blank, refuse_returns
+from qkv.data.text_files import (
+    Line,
+    decode_line,
+    explain_empty,
+    find_suffix,
+    open_text,
+    read_raw_lines,
+    refuse_blank,
+    refuse_returns,
+)
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
 PIECE = 1 << 20  # characters of a long text at a time
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
@@ -57,7 +69,7 @@ def read_pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
     Raises:
         QkvError: a line that is not text or not such JSON, or only blanks (with file and line).
     """
-    if Path(path).suffix.lower() in JSON:
+    if find_suffix(path) in JSON:
         for _, found in read_texts(path, key):
             yield found, True
         return
@@ -162,29 +174,92 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
 
 
 def read_tsv_rows(
-    path: Path, columns: tuple[int, int] = (0, 1), *, policy: BadRowPolicy | None = None
+    path: Path, columns: tuple[int, int] = (0, 1), *, header: bool = False, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
-    """Two columns (counted from 0) of a file with tabs between columns, and the line; blank lines are skipped.
+    """Two columns (counted from 0) of a file with tabs between columns, or of CSV (*.csv), and the line.
+
+    Blank lines are skipped; with `header` so is the first row, which names the columns.
 
     Raises:
         QkvError: a line that lacks a column, or has nothing in it.
     """
+    ahead = header
 
-    def parse(text: str, place: str) -> Pair:
-        cells = text.split("\t")
+    def parse(cells: list[str], place: str) -> Pair | None:
+        nonlocal ahead
+        if ahead:
+            ahead = False
+            return None
         if len(cells) <= max(columns):
-            raise QkvError("{place}: found {cells} column(s), expected at least {columns} with tabs between",
-                           place=place, cells=len(cells), columns=max(columns) + 1)
+            raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}", place=place,
+                           cells=len(cells), columns=max(columns) + 1, tabs=tabs)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
-    return read_rows(path, parse, policy=policy)
+    comma = find_suffix(path) == ".csv"
+    tabs = "" if comma else Message(" with tabs between")
+    found = (read_csv_rows(path, parse, policy=policy) if comma else
+             read_rows(path, lambda text, place: parse(text.split("\t"), place), policy=policy))
+    return ((number, row) for number, row in found if row is not None)
+
+
+def read_csv_rows(
+    path: Path, parse: Callable[[list[str], str], T], *, policy: BadRowPolicy | None = None
+) -> Iterator[tuple[int, T]]:
+    """What `parse(cells, "file:line")` makes of each row of CSV, as `read_rows`; a cell in quotes may hold line ends.
+
+    Raises:
+        QkvError: the first bad row, or no row at all is good.
+    """
+    path, policy, good = Path(path), policy or BadRowPolicy(), 0
+    taken: list[Line] = []  # those of the row that is being read
+
+    def feed() -> Iterator[str]:
+        for line in read_raw_lines(path):
+            try:
+                text = decode_line(path, line)
+            except QkvError as error:
+                policy.refuse(error, (path, line))
+                continue
+            taken.append(line)
+            yield f"{text}\n"
+
+    rows = csv.reader(feed(), delimiter=find_delimiter(next(read_raw_lines(path), None)))
+    while True:
+        taken.clear()
+        try:
+            if (cells := next(rows, None)) is None:
+                break
+        except csv.Error as e:
+            number = taken[0].number
+            error = QkvError("{path}:{number}: not CSV: {e}; is a quotation mark left open?", path=path, number=number,
+                             e=e)
+            policy.refuse(error, *((path, line) for line in taken))
+            continue
+        if not any(cell.strip() for cell in cells):
+            continue
+        number = taken[0].number
+        try:
+            found = parse(cells, f"{path}:{number}")
+        except QkvError as error:
+            policy.refuse(error, *((path, line) for line in taken))
+            continue
+        good += 1
+        yield number, found
+    refuse_no_rows(path, good, policy)
+
+
+def find_delimiter(line: Line | None) -> str:
+    """What stands between the cells of CSV, by its first line: a comma, a semicolon or a tab."""
+    first = re.sub(r'"[^"]*"', "", line.raw.decode("utf-8", "replace")) if line else ""
+    return max(",;\t", key=first.count)
 
 
 HEADER_WORDS = set[str]().union(*map(str.split, (
     "source target src tgt text texts sentence sentence1 sentence2 label labels class category score",
-    "input output prompt completion question answer zh en de fr chinese english german french",
-    "中文 英文 原文 译文 源文 文本 句子 标签 类别 问题 答案 输入 输出",
+    "input output prompt completion question answer zh en de fr chinese english german french id index review",
+    "sentiment title content comment stars rating topic intent premise hypothesis",
+    "中文 英文 原文 译文 源文 文本 句子 标签 类别 问题 答案 输入 输出 评论 内容 情感 标题 编号",
 )))
 
 
@@ -220,7 +295,7 @@ def read_labelled_rows(
         QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
             that stands before its text.
     """
-    lined = Path(path).suffix.lower() in (*JSON, ".json")
+    lined = find_suffix(path) in (*JSON, ".json")
 
     def parse_row(text: str, place: str) -> Pair:
         if lined:

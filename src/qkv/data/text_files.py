@@ -3,12 +3,15 @@
 Lines end with LF or CRLF, a byte order mark is dropped, and line numbers start at 1. Next: sources.py.
 """
 
+import bz2
 import codecs
+import gzip
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
@@ -17,10 +20,11 @@ R = TypeVar("R", bound=tuple[str, ...])
 LONGEST = 1 << 24  # bytes of one line; a longer one is no row of anything, and is never held in memory
 HEAD = 1 << 13  # bytes that distinguish text from other data
 MAGIC = {
-    b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
-    b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"SQLite format": "SQLite",
+    b"PK\x03\x04": "zip", b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
+    b"\xfd7zXZ": "xz", b"SQLite format": "SQLite",
     b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
 }
+COMPRESSED = (".gz", ".bz2", ".zst")  # names of files that open_text unpacks
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,11 @@ class Line:
 
 
 def open_text(path: Path) -> IO[bytes]:
-    """A text file for reading, behind its byte order mark.
+    """A text file for reading, behind its byte order mark; gzip, bzip2 and zstandard are unpacked on the way.
 
     Raises:
-        QkvError: no such file, a folder, UTF-16, or a file that is not text (gzip, zip, a program …).
+        QkvError: no such file, a folder, UTF-16, or a file that is not text (zip, a program …); while it is read, a
+            compressed file that is damaged.
     """
     path = Path(path)
     try:
@@ -46,12 +51,68 @@ def open_text(path: Path) -> IO[bytes]:
         head = file.peek(HEAD)  # a pipe cannot go back
     except OSError as e:
         raise explain_missing(path, e) from None
+    if unpack := next((unpack for magic, unpack in UNPACKERS.items() if head.startswith(magic)), None):
+        try:
+            file = io.BufferedReader(Unpacked(path, file, unpack(file)), HEAD)
+            head = file.peek(HEAD)
+        except QkvError:
+            file.close()
+            raise
     if kind := detect_format(head):
         file.close()
         raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
+
+
+def open_zstandard(file: IO[bytes]) -> IO[bytes]:
+    """A stream that unpacks zstandard; QkvError if the package for it is not installed."""
+    try:
+        package: Any = import_module("zstandard")
+    except ImportError:
+        raise QkvError("{path}: reading .zst files needs the package zstandard: pip install zstandard",
+                       path=getattr(file, "name", "")) from None
+    return package.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+
+
+UNPACKERS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"BZh": bz2.BZ2File, b"\x28\xb5\x2f\xfd": open_zstandard,
+}
+
+
+class Unpacked(io.RawIOBase):
+    """The bytes that a compressed `file` holds, read once from front to back; a damaged one is a QkvError."""
+
+    def __init__(self, path: Path, file: IO[bytes], inner: IO[bytes]) -> None:
+        self.path, self.file, self.inner, self.count = path, file, inner, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there are bytes."""
+        try:
+            data = self.inner.read(len(buffer))
+        except Exception as e:  # each library has errors of its own
+            raise QkvError("{path}: this compressed file is damaged or cut off: {e}", path=self.path, e=e) from None
+        buffer[: len(data)] = data
+        self.count += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.count
+
+    def close(self) -> None:
+        self.inner.close()
+        self.file.close()
+        super().close()
+
+
+def find_suffix(path: Path) -> str:
+    """How a file's name ends, in small letters, before the end that only says how it is compressed."""
+    path = Path(path)
+    return Path(path.stem if path.suffix.lower() in COMPRESSED else path.name).suffix.lower()
 
 
 def explain_missing(path: Path, error: OSError) -> QkvError:

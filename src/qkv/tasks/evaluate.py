@@ -4,7 +4,6 @@ Letters: B windows, T tokens, D width, V vocabulary.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +21,14 @@ from qkv.messages import Message, join
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import generate
+from qkv.tasks.label_scores import Accuracy, score_labels
+from qkv.tasks.likelihood import Choice, LastWord, Tell, evaluate_choice, evaluate_last_word
 from qkv.tasks.score import logprob
 from qkv.tasks.special_tokens import with_end
 from qkv.tasks.translate import translate
 from qkv.tasks.types import Model
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
-Tell = Callable[[int, int], None]  # how much is done, of how much
 Lines = str | Path | Sequence[str]
 BATCH_TEXTS = 128  # texts given to the model in one call
 BATCH_TOKENS = 4096  # tokens read in one pass
@@ -68,41 +68,28 @@ class Perplexity:
     stride: int | None
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The share of right labels, that of the commonest label for comparison, and each label's (texts, right, said)."""
-
-    accuracy: float
-    majority: float
-    right: int
-    texts: int
-    labels: dict[str, tuple[int, int, int]]
-
-
 def evaluate(
-    model: Model, *, bleu: tuple[Lines, Lines] | None = None, ppl: str | Path | None = None,
-    accuracy: str | Path | None = None, tell: Tell | None = None, **how: Any,
-) -> Translation | Perplexity | Accuracy:
-    """One evaluation: `bleu` (sources, references), `ppl` of a text file, or `accuracy` on `text TAB label` or JSONL.
+    model: Model, *, bleu: tuple[Lines, Lines] | None = None, tell: Tell | None = None, **how: Any
+) -> Translation | Perplexity | Accuracy | LastWord | Choice:
+    """One evaluation: `bleu` (sources, references), or of a file `ppl`, `accuracy` (`text TAB label` or JSONL),
+    `last_word` (a text a line) or `choice` (JSON lines of question, choices and answer).
 
     A model that writes after a source has the perplexity of pairs: `source TAB target` in a *.tsv.
 
     Raises:
-        QkvError: none or several of the three are given; a file is broken; the model cannot do it.
+        QkvError: none or several of these are given; a file is broken; the model cannot do it.
     """
-    name = choose_evaluation({"bleu": bleu, "ppl": ppl, "accuracy": accuracy}, how)
+    files = {kind: how.pop(kind, None) for kind in FILE_EVALUATIONS}
+    name = choose_evaluation({"bleu": bleu, **files}, how)
     known = {"bleu": ("tokenize", "lowercase", "joint", "beam", "length_penalty", "max_new_tokens", "ensemble"),
-             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}[name]
+             "ppl": ("window", "stride"), "accuracy": ("ensemble",)}.get(name, ())
     for key in how:
         if key not in known:
             raise QkvError("eval: unknown option {key!r} of {name}{hint} (known: {known})", key=key, name=name,
                            hint=nearest(key, known), known=", ".join(known) or Message("none"))
     if bleu is not None:
         return evaluate_translation(model, *bleu, tell=tell, **how)
-    if ppl is not None:
-        return evaluate_perplexity(model, Path(ppl), tell=tell, **how)
-    assert accuracy is not None
-    return evaluate_accuracy(model, Path(accuracy), tell=tell, **how)
+    return FILE_EVALUATIONS[name](model, Path(files[name]), tell=tell, **how)
 
 
 def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
@@ -110,9 +97,9 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
     named = [name for name, value in asked.items() if value is not None]
     if len(named) != 1:
         odd = "".join(f" (and {key}={value!r:.40}{nearest(key, asked)})" for key, value in [*how.items()][:1])
-        raise QkvError("eval: found {named}, expected one of bleu, ppl, accuracy",
+        raise QkvError("eval: found {named}, expected one of {known}", known=", ".join(asked),
                        named=join(" and ", named) or Message("none{odd}", odd=odd))
-    for name in ("ppl", "accuracy"):
+    for name in FILE_EVALUATIONS:
         if not isinstance(asked[name], str | Path | None):
             raise QkvError("eval: {name} is {asked!r:.60}, expected the path of a file", name=name,
                            asked=asked[name])
@@ -334,11 +321,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
             raise
         for i, found in zip(part, answers, strict=True):
             said[i] = found.label
-    there, chosen = Counter(label for _, label in rows), Counter(said)
-    hits = Counter(label for (_, label), guess in zip(rows, said, strict=True) if label == guess)
-    by_label = {name: (there[name], hits[name], chosen[name]) for name in names if there[name] or chosen[name]}
-    right = hits.total()
-    return Accuracy(right / len(rows), max(there.values()) / len(rows), right, len(rows), by_label)
+    return score_labels([label for _, label in rows], said, names)
 
 
 def iter_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell | None) -> Iterator[list[int]]:
@@ -358,3 +341,8 @@ def join_parts(line: str, joint: str) -> str:
 def read_lines(given: Lines) -> list[str]:
     """The lines of a file, or those given."""
     return sources.read_lines(Path(given)) if isinstance(given, str | Path) else list(given)
+
+
+FILE_EVALUATIONS: dict[str, Callable[..., Any]] = {
+    "ppl": evaluate_perplexity, "accuracy": evaluate_accuracy, "last_word": evaluate_last_word,
+    "choice": evaluate_choice}

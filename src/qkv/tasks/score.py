@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
@@ -23,11 +24,18 @@ def score(model: Model, text: Any) -> Any:
 
 def logprob(model: Model, text: Any) -> float:
     """The log-probability of a text after its first token, or of the second of two texts after the first."""
+    return predict_text(model, text)[0].sum().item()
+
+
+def predict_text(model: Model, text: Any) -> tuple[Tensor, Tensor]:
+    """Of each token of a text after its first, or of the second of two texts: its log-probability, and whether it is
+    the likeliest [T].
+    """
     if not isinstance(text, tuple) or all(isinstance(part, int) for part in text):
         if model.encoder_decoder:
             raise QkvError("score: found one text, expected two: an encoder-decoder scores a target given its source, "
                            "(source, target); on a line, separate them with a tab")
-        return logprob_of_ids(model.core, model.ids(text))
+        return predict_ids(model.core, model.ids(text))
     if len(text) != 2:
         raise QkvError("score: found {text} texts in a tuple, expected two: the second is scored after the first",
                        text=len(text))
@@ -38,17 +46,17 @@ def logprob(model: Model, text: Any) -> float:
             blanks = blank_ids(model)
             source = with_blank(source, blanks)
             place = find_blanks([source], blanks)[0]
-        return logprob_of_ids(model.core, target, source, start=start_ids(model), blank=place)
+        return predict_ids(model.core, target, source, start=start_ids(model), blank=place)
     if all(isinstance(part, str) for part in text) and (both := model.ids("".join(text)))[: len(source)] == source:
         target = both[len(source) :]  # a text is cut into tokens as one
-    return logprob_of_ids(model.core, target, source)
+    return predict_ids(model.core, target, source)
 
 
 @torch.inference_mode()
-def logprob_of_ids(
+def predict_ids(
     core: Transformer, target: Row, source: Row = (), *, start: Row = (), blank: int | None = None
-) -> float:
-    """The summed log-probability of a target, each token after those before it (teacher forcing).
+) -> tuple[Tensor, Tensor]:
+    """The log-probability of each id of a target after those before it (teacher forcing), and whether none is likelier.
 
     It stands after a `source`, which an encoder or a prefix decoder reads whole, and the ids of `start`; without a
     source the first token is given. `blank` is the place in the source that the target fills.
@@ -74,4 +82,5 @@ def logprob_of_ids(
     check_length(row.shape[1], core.decoder)
     state = core.hidden(row, inputs, mode="prefill")[0, -len(target) :]  # T D
     logprobs = core.head(state).float().log_softmax(-1)  # T V
-    return logprobs.gather(-1, torch.tensor(target, device=device)[:, None]).sum().item()
+    ids = torch.tensor(target, device=device)
+    return logprobs.gather(-1, ids[:, None])[:, 0], logprobs.argmax(-1) == ids

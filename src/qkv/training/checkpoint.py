@@ -58,7 +58,7 @@ class Checkpoints:
             "training.accumulate * processes": stepper.micro,
         }
         self.memory: dict[str, Tensors] = {}
-        self.at, self.saved = Progress(), -1
+        self.at, self.saved, self.evaluated = Progress(), -1, -1  # steps of the last checkpoint and evaluation
         self.mean = optim.Mean(weights(core), settings.ema) if settings.ema else None
 
     def begin(self, resume: bool) -> list[str]:
@@ -175,7 +175,7 @@ class Checkpoints:
         """Evaluate, keep the weights if they are the best so far, and as a snapshot where the mean needs one."""
         at, s, core = self.at, self.settings, self.stepper.core
         if self.evaluate is not None:
-            found = self.evaluate(core, at.step)
+            found, self.evaluated = self.evaluate(core, at.step), at.step
             better = s.is_better(found, at.best)
             self.report({"kind": "evaluation", "step": at.step, "epoch": at.epoch, **found, "best": better})
             warm = at.step > s.warmup  # before that, an evaluation says little about the run
@@ -207,16 +207,16 @@ class Checkpoints:
                 fill(core, found[chosen])
             return chosen, {}
         here = at.best is not None and at.best["step"] == at.step  # the last weights are the best so far
-        if not found and not here:
+        if not found and not here and (at.best is None or self.evaluated != at.step):
             found["last"] = weights(core)
-        chosen, metrics = ("best" if found else "last"), at.best
+        chosen, metrics = ("best" if found or not here else "last"), at.best
         for name, values in found.items():
             fill(core, values)
             one = self.evaluate(core, at.step)
             self.report({"kind": "evaluation", "step": at.step, "weights": name, **one})
             if metrics is None or self.settings.is_better(one, metrics):
                 chosen, metrics = name, one
-        if found:
+        if found or not here:
             fill(core, found[chosen] if chosen in found else self.load_kept("best"))
         return chosen, metrics or {}
 

@@ -123,8 +123,10 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
     if not valid or run.training.metric == "loss":
         return
     known = [*objective.measure(model.core, [valid[0].to(model.device)])]
-    if not textual and run.check.sentences:
-        known += ["exact_match"] if objective.answers == "labels" else ["bleu", "exact_match"]
+    if not textual and objective.answers == "labels":
+        known.append("exact_match")
+    elif not textual and run.check.sentences:
+        known += ["bleu", "exact_match"]
     run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 

@@ -19,6 +19,7 @@ from qkv.data.json_rows import parse_object
 from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
+from qkv.data.text_files import find_suffix
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.options import NOT_NEGATIVE
@@ -43,7 +44,7 @@ class Data(Part):
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
-    tsv: tuple[str, ...] = ()
+    tsv: tuple[str, ...] = ()  # tabs between columns; or CSV, *.csv
     jsonl: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class Data(Part):
     dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
     corpus: Literal["", "demo", "demo_text", "demo_labels", "sst2"] = ""  # a built-in data set
     columns: tuple[int, int] = (0, 1)
+    header: bool = False  # the first row of each tsv file names the columns
     keys: tuple[str, ...] = ("source", "target")
     valid_source: str = ""
     valid_target: str = ""
@@ -107,9 +109,8 @@ class Data(Part):
             raise QkvError("data: found {found}, expected one of: source and target, {kinds}",
                            found=", ".join(named) or Message("none"), kinds=", ".join(KINDS[1:]))
         (kind,), whole = named, named[0] in ("dataset", "corpus")
-        if len(self.keys) != 2 and not (self.dataset and len(self.keys) == 1):
-            raise QkvError("data.keys: found {keys} keys, expected two; one for the texts of a dataset",
-                           keys=len(self.keys))
+        if len(self.keys) != 2 and not ((self.dataset or self.text) and len(self.keys) == 1):
+            raise QkvError("data.keys: found {keys} keys, expected two; one for texts", keys=len(self.keys))
         sides = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
         unread = sides if whole or kind in ("text", "messages", "shards") else ()
         unread += ("valid_file", "test_file") if whole else ()
@@ -137,13 +138,14 @@ class Data(Part):
 
         Large ones are only scanned; assemble.py encodes them when there is a vocabulary.
         """
+        key = self.keys[0] if len(self.keys) == 1 else ""
         apart = (self.valid_file, self.test_file)
         if large_text.is_large([folder / name for name in self.text]):
             named = (self.text, *((one,) if one else () for one in apart))
-            train, valid, test = (read_large(folder, names, policy) if names else "" for names in named)
+            train, valid, test = (read_large(folder, names, policy, key) if names else "" for names in named)
             return Splits(train, valid or train, test)
-        texts = [plain_text(folder / name, policy) for name in self.text]
-        valid, test = (plain_text(folder / one, policy) if one else "" for one in apart)
+        texts = [plain_text(folder / name, policy, key) for name in self.text]
+        valid, test = (plain_text(folder / one, policy, key) if one else "" for one in apart)
         leaks = [find_leaks(folder / name, folder / one) for one in apart if one for name in self.text]
         notes = (*policy.notes, *chain.from_iterable(leaks))
         if valid:
@@ -249,7 +251,7 @@ class Data(Part):
         if self.source:
             return sources.read_pair_rows(place, folder / self.target[0], policy=policy)
         if self.tsv:
-            return sources.read_tsv_rows(place, self.columns, policy=policy)
+            return sources.read_tsv_rows(place, self.columns, header=self.header, policy=policy)
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
     def remove_held_out(
@@ -278,7 +280,7 @@ class Data(Part):
 
     def note_headers(self, folder: Path, files: "Iterable[Data | None]") -> Iterator[Message]:
         """A note of each TSV file whose first row seems to name its columns."""
-        for one in files if self.tsv else ():
+        for one in files if self.tsv and not self.header else ():
             line, row = next(one.read_rows(folder, BadRowPolicy("skip")), (0, ("",))) if one else (0, ("",))
             if one and sources.is_header(row):
                 yield Message("{folder}:{line}: {row}: {named}", folder=folder / one.name, line=line,
@@ -340,9 +342,9 @@ def note_familiar(name: str, whole: Mixture, held: Mixture) -> Iterator[Message]
                       "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN, place=place)
 
 
-def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy) -> LargeText:
+def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy, key: str) -> LargeText:
     """The text of files, which are scanned and not held."""
-    return LargeText(tuple(large_text.scan_text(folder / name) for name in names), policy)
+    return LargeText(tuple(large_text.scan_text(folder / name, key) for name in names), policy)
 
 
 def note_sample(splits: Splits) -> Iterator[Message]:
@@ -373,11 +375,14 @@ def encode_large(splits: Splits, tokenizer: Tokenizer, *, documents: bool) -> Sp
     return replace(splits, train=train, valid=held, test=test or (), notes=(*splits.notes, *notes))
 
 
-def plain_text(path: Path, policy: BadRowPolicy) -> str:
-    """The text of a file; of JSON lines the `text` of each, with a blank line between, which parts documents."""
-    if path.suffix.lower() not in sources.JSON:
+def plain_text(path: Path, policy: BadRowPolicy, key: str = "") -> str:
+    """The text of a file; of JSON lines the `text` of each, with a blank line between, which parts documents.
+
+    A `key` says that the file is JSON lines, whatever its name, and where in them the text is.
+    """
+    if not key and find_suffix(path) not in sources.JSON:
         return sources.read_document(path, policy=policy)
-    return "\n\n".join(text for _, text in sources.read_texts(path, policy=policy))
+    return "\n\n".join(text for _, text in sources.read_texts(path, key or "text", policy=policy))
 
 
 def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Talk]]:

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from qkv.data.shards import Mixture
 from qkv.generation.decoder import batch_by_length
 from qkv.messages import Message
 from qkv.tasks.evaluate import choose_tokenization
+from qkv.tasks.label_scores import Accuracy, score_labels
 from qkv.training.assemble import Assembly
 from qkv.training.checkpoint import Evaluate
 from qkv.training.compatibility import leaves_room, split_questions
@@ -29,7 +31,8 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
     """
     valid = [batch.to(a.model.device) for batch in a.valid]
     longest = 8 + max(batch.labels.shape[1] for batch in valid)  # a young model does not know when to stop
-    c = a.run.check
+    c, labelled = a.run.check, a.objective.answers == "labels"
+    common = measure_majority(a.splits.valid) if labelled else 0.0
 
     def evaluate(core: Transformer, step: int) -> dict[str, Any]:
         found = a.objective.measure(core, valid)
@@ -39,13 +42,16 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
             prompts = c.prompts if a.objective.answers == "texts" else ()
             texts = a.objective.answer(a.model, prompts, Decoding(longest=c.longest)) if prompts else []
             return found | {"samples": [list(s) for s in zip(prompts, texts, strict=True)]}
-        pairs = split_questions(a.splits.valid)[: c.sentences]
+        if labelled:  # one accuracy over all rows, under both of its names
+            found |= {"exact_match": found["label_accuracy"], "majority": common}
+        pairs = split_questions(a.splits.valid)[: min(c.samples, c.sentences) if labelled else c.sentences]
         if not pairs:
             return found
         said = answer_all(a, [p for p, _ in pairs], Decoding(longest=longest))
         rows = [(p if isinstance(p, str) else p[-1]["content"], t) for p, t in pairs]
         shown = [[join_parts(t, c.joint) for t in (*row, hyp)] for row, hyp in zip(rows, said, strict=True)]
-        return found | judge_answers(a, [t for _, t in pairs], said) | {"samples": shown[: c.samples]}
+        judged = {} if labelled else judge_answers(a, [t for _, t in pairs], said)
+        return found | judged | {"samples": shown[: c.samples]}
 
     return evaluate
 
@@ -94,6 +100,20 @@ def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
     return a.objective.measure(a.model.core, held) | judge_answers(a, [t for _, t in pairs], said), said
 
 
+def score_held_labels(a: Assembly, said: Sequence[str]) -> Accuracy | None:
+    """The scores of a classifier's labels: those it `said` of the test, where there is none, of validation."""
+    if a.objective.answers != "labels":
+        return None
+    pairs = split_questions(a.splits.test or a.splits.valid)
+    return score_labels([label for _, label in pairs], said or answer_all(a, [text for text, _ in pairs], Decoding()))
+
+
+def measure_majority(pairs: Sequence[Any] | str | Mixture) -> float:
+    """The share of the commonest label."""
+    labels = Counter(label for _, label in pairs)  # type: ignore[misc]
+    return max(labels.values()) / labels.total()
+
+
 def make_rehearsal(a: Assembly) -> Callable[[Transformer], float]:
     """Does once what evaluation and test do most at a time, and gives the seconds that one evaluation would take.
 
@@ -107,7 +127,8 @@ def make_rehearsal(a: Assembly) -> Callable[[Transformer], float]:
         start = time.perf_counter()
         a.objective.measure(core, valid)
         seconds = time.perf_counter() - start
-        c, sentences = a.run.check, min(len(pairs), a.run.check.sentences)
+        c, labelled = a.run.check, a.objective.answers == "labels"
+        sentences = min(len(pairs), c.sentences, c.samples if labelled else len(pairs))
         if not pairs and c.prompts and a.objective.answers == "texts":
             return seconds + time_answers(a, [(p, "") for p in c.prompts], Decoding(longest=c.longest))
         for rows, beam, share in ((pairs[:sentences], 1, 1.0), (tests, c.beam, 0.0)):

@@ -19,7 +19,7 @@ from qkv.data.cache import fetch_entry, tell
 from qkv.data.json_rows import get_string, parse_object
 from qkv.data.shards import Shard
 from qkv.data.sources import JSON
-from qkv.data.text_files import Line, decode_line, open_text
+from qkv.data.text_files import Line, decode_line, find_suffix, open_text
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -34,9 +34,13 @@ VERSION = 1  # of what is in the cache
 
 @dataclass(frozen=True)
 class Scan:
-    """A file that was read once: its SHA-256, its bytes, and parts of it from places at even distances."""
+    """A file that was read once: its SHA-256, its bytes, and parts of it from places at even distances.
+
+    `key` is where the text is in JSON lines; empty for plain text.
+    """
 
     path: Path
+    key: str
     sha256: str
     bytes: int
     parts: tuple[str, ...]
@@ -47,20 +51,21 @@ def is_large(paths: list[Path]) -> bool:
     return sum(path.stat().st_size for path in paths if path.is_file()) >= LARGE
 
 
-def read_units(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+def read_units(file: IO[bytes], key: str) -> Iterator[bytes]:
     """A file in blocks, one of JSON lines by its lines."""
-    return iter(file) if path.suffix.lower() in JSON else iter(lambda: file.read(BLOCK), b"")
+    return iter(file) if key else iter(lambda: file.read(BLOCK), b"")
 
 
-def scan_text(path: Path, sample: int = SAMPLE) -> Scan:
-    """Read a file once, keeping at most `sample` bytes of it.
+def scan_text(path: Path, key: str = "", *, sample: int = SAMPLE) -> Scan:
+    """Read a file once, keeping at most `sample` bytes of it; a `key` says that it is JSON lines, as its name may.
 
     Raises:
         QkvError: no such file, or one that is not text.
     """
+    key = key or ("text" if find_suffix(path) in JSON else "")
     sign, kept, stride, held, size = hashlib.sha256(), list[tuple[int, bytes]](), 1, 0, 0
     with open_text(path) as file:
-        for number, unit in enumerate(read_units(path, file)):
+        for number, unit in enumerate(read_units(file, key)):
             sign.update(unit)
             if number % stride == 0:
                 kept.append((size, unit))
@@ -69,16 +74,15 @@ def scan_text(path: Path, sample: int = SAMPLE) -> Scan:
             while held > sample and len(kept) > 1:  # every second one goes, and so the rest stays even
                 stride, kept = 2 * stride, kept[::2]
                 held = sum(len(unit) for _, unit in kept)
-    lined = path.suffix.lower() in JSON
     first = [unit for at, unit in kept if at < (1 - HELD) * size] or [unit for _, unit in kept]
-    parts = filter(None, (read_line(unit) if lined else cut_whole(unit) for unit in first))
-    return Scan(path, sign.hexdigest(), size, tuple(parts))
+    parts = filter(None, (read_line(unit, key) if key else cut_whole(unit) for unit in first))
+    return Scan(path, key, sign.hexdigest(), size, tuple(parts))
 
 
-def read_line(raw: bytes) -> str:
+def read_line(raw: bytes, key: str) -> str:
     """The text of a line of JSON; nothing of a bad one, which is reported when all are read."""
     try:
-        return get_string(parse_object(raw.decode("utf-8"), ""), "text", "")
+        return get_string(parse_object(raw.decode("utf-8"), ""), key, "")
     except (UnicodeDecodeError, QkvError):
         return ""
 
@@ -133,8 +137,7 @@ class LargeText:
 def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, documents: bool) -> Shard:
     """The shard of a file, from the cache or made now."""
     end = [tokenizer.eos_id] if documents and tokenizer.eos_id is not None else []
-    lined = scan.path.suffix.lower() in JSON
-    made_of = repr((VERSION, scan.sha256, lined, end, policy.action, identify_tokenizer(tokenizer)))
+    made_of = repr((VERSION, scan.sha256, scan.key, end, policy.action, identify_tokenizer(tokenizer)))
     name = hashlib.sha256(made_of.encode()).hexdigest()[:32]
 
     def about() -> dict[str, Any]:
@@ -207,13 +210,13 @@ def read_blocks(scan: Scan, policy: BadRowPolicy) -> Iterator[tuple[str, int]]:
     Raises:
         QkvError: the file is not what was scanned, or a line is bad and the policy lets none pass.
     """
-    sign, path, lined, line, done, rest = hashlib.sha256(), scan.path, scan.path.suffix.lower() in JSON, 1, 0, b""
+    sign, path, line, done, rest = hashlib.sha256(), scan.path, 1, 0, b""
     with open_text(path) as file:
-        for unit in read_units(path, file):
+        for unit in read_units(file, scan.key):
             sign.update(unit)
             done += len(unit)
-            if lined:
-                yield read_json_block(path, unit, line, policy), done
+            if scan.key:
+                yield read_json_block(scan, unit, line, policy), done
                 line += 1
                 continue
             block, rest = cut_block(rest + unit)
@@ -262,12 +265,12 @@ def decode_block(path: Path, raw: bytes, line: int, offset: int, policy: BadRowP
     return "".join(kept)
 
 
-def read_json_block(path: Path, raw: bytes, number: int, policy: BadRowPolicy) -> str:
+def read_json_block(scan: Scan, raw: bytes, number: int, policy: BadRowPolicy) -> str:
     """The text of a line of JSON, with the blank line that parts documents behind it."""
-    line = Line(number, raw.rstrip(b"\r\n"), 0, b"\n", len(raw))
+    path, line = scan.path, Line(number, raw.rstrip(b"\r\n"), 0, b"\n", len(raw))
     try:
         text, place = decode_line(path, line), f"{path}:{number}"
-        return get_string(parse_object(text, place), "text", place) + "\n\n" if text.strip() else ""
+        return get_string(parse_object(text, place), scan.key, place) + "\n\n" if text.strip() else ""
     except QkvError as error:
         policy.refuse(error, (path, line))
         return ""

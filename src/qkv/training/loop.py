@@ -166,7 +166,7 @@ class Loop:
             self.checkpoints.mean.update(at.step)
         at.seconds += time.perf_counter() - start
         if not back and (at.step % s.log_every == 0 or at.step == 1):
-            self.progress(lr, made.norm)
+            self.progress(lr, made)
 
     def is_last_step(self) -> bool:
         """Whether the step in hand may be the last: the next one would be beyond the seconds, or patience may end."""
@@ -193,14 +193,16 @@ class Loop:
             self.recorder.begin(self.core, self.log.parent, at, self.report)
         return True
 
-    def progress(self, lr: float, norm: float) -> None:
+    def progress(self, lr: float, made: Gradients) -> None:
         """Report how fast and how well it goes."""
         at, stepper = self.at, self.stepper
         total = self.total()
         left = [(total - at.step) * at.seconds / at.step] if total < ENDLESS else []
         left += [self.settings.seconds - at.seconds] if self.settings.seconds else []
         where = {"kind": "step", "step": at.step, "of": total if total < ENDLESS else None, "epoch": at.epoch}
-        what = {"loss": self.loss, "lr": lr, "gradient": norm, **stepper.speed.measure(at)}
+        what: dict[str, Any] = {"loss": self.loss, "lr": lr, "gradient": made.norm, **stepper.speed.measure(at)}
+        if any(batch.classes is not None for batch in made.batches.values()):
+            what["counted"] = "texts"  # in `tokens_per_second` too, as only their labels have a loss
         if stepper.loads.numel():
             what |= {"busiest": measure_imbalance(stepper.loads), "loads": stepper.loads.int().tolist()}
         self.report({**where, **what, "eta": max(0.0, min(left)) if left else None})

@@ -5,28 +5,24 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from qkv.data import sources
-from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.json_rows import parse_object
-from qkv.errors import QkvError
+from qkv.data.kind import Kind, find_kind
+from qkv.data.text_files import COMPRESSED
+from qkv.errors import QkvError, nearest
 from qkv.hub import spec_of
 from qkv.messages import Message
 from qkv.options import replace_from_dict
 from qkv.spec import Spec
 from qkv.training.compatibility import USUAL
-from qkv.training.data_files import Data, read_shared
+from qkv.training.data_files import KINDS, Data, read_shared
 from qkv.training.planner import measure_data, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
-
-SUFFIXES = {".txt": "text", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # files that say what they are
-KEYS = (("source", "target"), ("prompt", "completion"), ("text", "label"))  # of JSON lines that hold pairs
 
 # the family that is trained if only the objective is given
 FAMILIES: dict[str, Any] = {
@@ -61,54 +57,26 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     """The run over data alone, with `words` such as training.lr=0.002 put in; errors as of describe_files."""
     words = tuple(words)
-    typed = parse_overrides(words, OWN_PARTS).get("data", {})
-    return make_run(describe_files(paths, typed), words, paths[0], Path())
+    typed = parse_overrides(words, OWN_PARTS)
+    if {*KINDS, "target"} & typed.get("data", {}).keys():  # what is read was said
+        return make_run({}, words, paths[0], Path())
+    found, values = describe_files(paths, typed)
+    first = paths[0] if paths[0].exists() else Path(next(iter(found.data.values()))[0])  # of a glob the first file
+    run = make_run(values, words, first.with_suffix("") if first.suffix.lower() in COMPRESSED else first, Path())
+    return replace(run, about=(found.describe(run.objective or guess_objective(run)), *found.notes))
 
 
-def describe_files(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What files hold, as a TOML file would say it: two parallel ones, some of TSV or JSON lines, folders of shards, or
-    one text. `data` is what was typed of [data].
+def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]]:
+    """What files, folders and globs hold, and that as a TOML file would say it; `typed` are the settings given.
 
     Raises:
-        QkvError: more files of another kind, or of several, or one whose name or first row does not say what it holds.
+        QkvError: as of kind.find_kind.
     """
-    names = [str(path) for path in paths]
-    kinds = {"shards" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "") for path in paths}
-    kind = next(iter(kinds)) if len(kinds) == 1 else ""
-    if len(kinds) > 1 and kinds & {"tsv", "jsonl", "shards"}:
-        raise QkvError("{names}: found files of different kinds, expected two parallel ones, one text, or some of TSV "
-                       "or JSON lines; use one format for all rows, *.tsv or *.jsonl, and pack texts that go with "
-                       "shards (qkv data pack)", names=", ".join(names))
-    if kind == "jsonl":
-        return describe_json_lines(paths, data)
-    if kind in ("tsv", "shards") or (kind and len(paths) == 1):
-        return {"data": {kind: names}}
-    if len(paths) == 2:
-        return {"data": {"source": names[0], "target": names[1]}}
-    raise QkvError("{names}: found {paths} files, expected two parallel ones, one text, or some of TSV or JSON "
-                   "lines; name others in a TOML file", names=", ".join(names), paths=len(paths))
-
-
-def describe_json_lines(paths: Sequence[Path], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What files of JSON lines hold, by the keys of the first row: conversations, pairs, labelled texts, texts.
-
-    Keys that `data` names are those of pairs. Where it lets bad rows pass, the first row of a known kind counts.
-    """
-    path, names, typed = paths[0], [str(path) for path in paths], data.get("keys")
-    lenient = data.get("on_bad_row", "error") != "error"
-    rows = sources.read_rows(path, parse_object, policy=BadRowPolicy("skip" if lenient else "error"))
-    number, first = next(rows)
-    for row in chain([first], (row for _, row in rows) if lenient else ()):
-        if "messages" in row and not typed:
-            return {"data": {"messages": names}}
-        keys = typed if isinstance(typed, list) else next((keys for keys in KEYS if row.keys() >= {*keys}), None)
-        if keys is not None:
-            labelled = {"objective": "labels", "model": {"family": "bert"}} if "label" in keys else {}
-            return {"data": {"jsonl": names, "keys": list(keys)}, **labelled}
-        if "text" in row:
-            return {"data": {"text": names}}
-    raise QkvError("{path}:{number}: found the keys {first}; name those to learn from: data.keys='[\"A\", "
-                   "\"B\"]'", path=path, number=number, first=", ".join(first) or Message("none"))
+    family = typed.get("model", {}).get("family", "")
+    objective = typed.get("objective") or ("pairs" if USUAL.get(family) == "pairs" else "")
+    kind = find_kind([str(path) for path in paths], typed.get("data", {}), objective)
+    labelled = {"objective": "labels", "model": {"family": "bert"}} if kind.name == "labels" else {}
+    return kind, {"data": kind.data, **labelled}
 
 
 def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:
@@ -201,6 +169,21 @@ def write_toml(run: Run, say: Callable[..., str] = str) -> str:
         told = [f"{row:<{width}}  # {reasons[key]}" if key in reasons else row for key, row in rows.items()]
         lines += ["", f"[{part}]", *told] if told else []
     return "\n".join(lines).strip()
+
+
+def describe_settings(word: str = "") -> dict[str, tuple[Any, Message]]:
+    """The default and the meaning of each setting with a word in its name, such as "training.warmup".
+
+    Raises:
+        QkvError: no setting has it (with the nearest name).
+    """
+    told = list_given(tomllib.loads((Path(__file__).parent / "settings.toml").read_text(encoding="utf-8")))
+    usual = list_given({part: asdict(kind()) for part, kind in OWN_PARTS.items()}) | {"training.epochs": 0}
+    found = {name: (value, Message(told[f"{name}.about"])) for name, value in usual.items() if word in name}
+    if not found:
+        raise QkvError("settings: none has {word!r} in its name{hint}", word=word,
+                       hint=nearest(word, [*OWN_PARTS, *usual, *(name.rpartition(".")[2] for name in usual)]))
+    return found
 
 
 def format_value(value: Any) -> str:

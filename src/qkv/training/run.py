@@ -116,6 +116,7 @@ class Run:
     base: str = ""
     data: Data | None = None  # of a run that own_data.py made: what `splits` reads
     choices: tuple[Choice, ...] = ()  # what the planner chose of all this, as nobody said it
+    about: tuple[Message, ...] = ()  # what files without a TOML file were found to hold, and notes on it
 
 
 PLAIN = ("objective", "base")

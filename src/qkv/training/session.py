@@ -17,13 +17,15 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import replace_from_dict
-from qkv.training import checkpoint, evaluation, log, loop
+from qkv.tasks.label_scores import Accuracy
+from qkv.training import checkpoint, evaluation, log, loop, trivial
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
 from qkv.training.probes import readings
 from qkv.training.run import PARTS, PLAIN, Run, nest
+from qkv.training.trivial import Verdict
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Trained:
     test: dict[str, Any]
     directory: Path | None
     rank: int = 0  # of this process among those that train together; only the first has metrics and a test
+    verdict: Verdict | None = None  # the result beside trivial ones
+    labels: Accuracy | None = None  # the scores of a classifier's labels, of the test or else of validation
 
 
 def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
@@ -87,14 +91,20 @@ def train_assembly(
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = evaluation.evaluate_test(a)
+    labels = evaluation.score_held_labels(a, said)
+    verdict = trivial.judge_run(a, outcome, labels)
+    if labels and numbers:
+        numbers |= {"matthews": round(labels.matthews, 4), "macro_f1": round(labels.macro_f1, 4)}
     if directory is not None:
         a.model.save(directory, family=a.family)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
-        done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent}
-        log.write_json(directory / "train" / "result.json", done | ({"ngrams": ngrams} if ngrams else {}))
+        done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent,
+                "trivial": verdict.trivial, "faults": list(verdict.faults)}
+        done |= ({"labels": labels.record} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
+        log.write_json(directory / "train" / "result.json", done)
         if said:
             (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
-    return Trained(a.model, outcome, numbers, directory)
+    return Trained(a.model, outcome, numbers, directory, verdict=verdict, labels=labels)
 
 
 def refuse_others(directory: Path, *, begun: bool = False) -> None:

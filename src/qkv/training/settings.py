@@ -10,6 +10,8 @@ from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, validate
 
+FLOORS = {"bleu": 1.0, "exact_match": 0.0, "label_accuracy": 0.0}  # up to here a metric is chance
+LABEL_METRICS = ("exact_match", "label_accuracy")  # the commonest label's share is their floor
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
 # have them are read all the same.
@@ -115,12 +117,16 @@ class Settings(Part):
             hint = nearest(self.metric, new)
             raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
                            metric=self.metric, hint=hint, known=known)
-        if old is None:
-            return True
-        new_score, old_score = (score(self.metric, m.get(self.metric)) for m in (new, old))
-        if new_score == old_score:  # BLEU is 0 at first, exact match 1 at last
-            return score("loss", new.get("loss")) > score("loss", old.get("loss"))
-        return new_score > old_score
+        return old is None or rank(self.metric, new) > rank(self.metric, old)
+
+
+def rank(metric: str, found: Mapping[str, Any]) -> tuple[float, ...]:
+    """An evaluation as numbers that compare: by loss until the metric is above its floor, as a BLEU of 0.4 or the
+    share of the commonest label says less than the loss; equal metrics by loss too.
+    """
+    value, loss = score(metric, found.get(metric)), score("loss", found.get("loss"))
+    floor = max(FLOORS.get(metric, -math.inf), found.get("majority", 0.0) if metric in LABEL_METRICS else -math.inf)
+    return (1.0, value, loss) if value > floor else (0.0, loss, value)
 
 
 def score(metric: str, value: float | None) -> float:

@@ -49,13 +49,10 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     path, more = Path(recipe), [word for word in words if "=" not in word]
     if str(recipe) in known:
         run = own_data.from_toml(FOLDER / f"{recipe}.toml", words, recipe=True)
-    elif more or path.suffix.lower() in own_data.SUFFIXES or (path / "index.json").is_file():
-        run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
-    elif path.suffix.lower() in (".csv", ".json"):
-        raise QkvError("{path}: expected columns with tabs between (*.tsv) or an object a line (*.jsonl); with the "
-                       'library `datasets` a TOML file may name it: dataset = "{path}" under [data]', path=path)
-    elif path.suffix == ".toml" or path.is_file():
+    elif path.suffix == ".toml":
         run = own_data.from_toml(path, words)
+    elif more or path.exists() or path.suffix or {*"*?["} & {*str(recipe)}:
+        run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     else:
         raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
                        "*.jsonl, or two parallel files)", name=recipe, hint=nearest(str(recipe), known),

@@ -1,0 +1,196 @@
+"""What a run is worth beside what needs no learning, and what to try where it has learnt nothing. Next: session.py.
+
+Labels: the commonest one. Pairs: the source as it is, and the target of the nearest training source. Text: unigrams
+and 5-grams of the same tokens. Samples bound time and memory: at most TOKENS tokens, ROWS training pairs.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qkv.baselines import ngrams
+from qkv.data.collate import IGNORED, Batch
+from qkv.data.shards import Mixture
+from qkv.errors import QkvError
+from qkv.messages import Message, join
+from qkv.tasks.label_scores import Accuracy
+from qkv.training.assemble import Assembly
+from qkv.training.compatibility import split_questions
+from qkv.training.control import Outcome
+from qkv.training.evaluation import join_parts, score_translations
+from qkv.training.settings import FLOORS
+
+TOKENS, ROWS = 500_000, 20_000
+ORDER = 5
+PLANNED = ("training.steps", "training.warmup", "training.lr", "training.optimizer", "model.width", "model.layers")
+WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A run's result beside trivial ones, by name in `trivial` with the `metric` that compares them, and in words.
+
+    `faults` says in sentences what was not learnt and what to try, or that the rate never left its warm-up.
+    """
+
+    trivial: dict[str, Any]
+    comparison: Message | None
+    faults: tuple[Message, ...]
+
+
+def judge_run(a: Assembly, outcome: Outcome, labels: Accuracy | None) -> Verdict:
+    """The verdict on a run; `labels` are the scores of a classifier."""
+    faults = list[Message]()
+    if labels:
+        trivial: dict[str, Any] = {"metric": "accuracy", "model": labels.accuracy, "commonest_label": labels.majority}
+        comparison = Message("held-out accuracy {model:.2%}; always the commonest label {majority:.2%}",
+                             model=labels.accuracy, majority=labels.majority)
+        wrong = explain_labels(labels)
+    elif a.splits.kind == "pairs" and a.objective.answers == "texts" and "bleu" in outcome.metrics:
+        trivial = {"metric": "bleu", "model": outcome.metrics["bleu"]} | score_copies(a)
+        comparison = Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
+                             "{rows:,} training sources {nearest:.1f}", **trivial)
+        wrong = explain_pairs(trivial)
+    else:
+        trivial = {"metric": "loss", "model": outcome.metrics.get("loss", math.nan)} | score_ngrams(a)
+        comparison, wrong = describe_losses(trivial), explain_text(trivial)
+    s = a.run.training
+    if outcome.steps <= s.warmup:
+        faults.append(Message("the run ended after {steps:,} of {warmup:,} steps of warm-up, so the learning rate only "
+                              "rose; set training.warmup={share}, or train longer", steps=outcome.steps,
+                              warmup=s.warmup, share=max(1, round(0.06 * outcome.steps))))
+    if wrong:
+        faults.append(Message("{wrong}; try {advice}", wrong=wrong, advice=join("; or ", advise(a, outcome))))
+    return Verdict({**trivial, "beats_trivial": not wrong}, comparison, tuple(faults))
+
+
+def explain_labels(found: Accuracy) -> Message | None:
+    """What is wrong with a classifier that is no better than the commonest label."""
+    said = [name for name, (_, _, said) in found.labels.items() if said]
+    if len(said) == 1 and len(found.labels) > 1:
+        return Message("this model has learnt nothing: it says {label!r} for everything", label=said[0])
+    if found.accuracy <= found.majority and len(found.labels) > 1:
+        return Message("this model is no better than always saying the commonest label")
+    return None
+
+
+def explain_pairs(found: dict[str, Any]) -> Message | None:
+    """What is wrong with a translator that is no better than what needs no learning."""
+    if found["model"] <= FLOORS["bleu"]:
+        return Message("this model has learnt nothing that its translations show (BLEU {model:.2f})",
+                       model=found["model"])
+    if found["model"] <= found["copy"]:
+        return Message("this model is no better than copying the source")
+    if found["model"] <= found["nearest"]:
+        return Message("this model is no better than the target of the nearest training source")
+    return None
+
+
+def explain_text(found: dict[str, Any]) -> Message | None:
+    """What is wrong with a language model that counting words would beat."""
+    if not found["model"] < found.get("unigram", math.inf):
+        return Message("this model has learnt nothing but how often each token comes")
+    if not found["model"] < found.get("5-gram", math.inf):
+        return Message("this model is no better than counting 5-grams")
+    return None
+
+
+def describe_losses(found: dict[str, Any]) -> Message | None:
+    """A language model's loss beside those of n-grams, where they are known."""
+    if "unigram" not in found:
+        return None
+    said = Message("held-out loss {model:.3f} nats; of {tokens:,} training tokens unigrams {unigram:.3f}",
+                   model=found["model"], tokens=found["tokens"], unigram=found["unigram"])
+    if "5-gram" not in found:
+        return said
+    return Message("{said}, 5-grams {loss:.3f}", said=said, loss=found["5-gram"])
+
+
+def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
+    """What to try after a run that was too short, or whose rate or data did not do."""
+    s, found = a.run.training, list[Message | str]()
+    chosen = {choice.key for choice in a.run.choices}
+    if typed := [key for key in PLANNED if a.run.choices and key not in chosen]:
+        found.append(Message("without {keys}, which your data then choose", keys=", ".join(typed)))
+    elif outcome.why == "seconds":
+        found.append(f"training.seconds={4 * s.seconds:g}")
+    elif outcome.why == "patience":
+        found.append("training.patience=0 --resume auto")
+    else:
+        found.append(f"training.steps={4 * outcome.steps}")
+    if not a.run.base:
+        found.append(Message("base=MODEL (a trained model to go on from)"))
+    rows = 0 if isinstance(a.splits.train, str | Mixture) else len(a.splits.train)
+    if 0 < rows < 1000:
+        found.append(Message("more than {rows:,} rows", rows=rows))
+    return found
+
+
+def score_ngrams(a: Assembly) -> dict[str, Any]:
+    """Validation losses in nats of n-grams counted on a sample of the training batches; what cannot be is left out."""
+    batches, tokens = take_batches(a)
+    size = a.model.spec.vocabulary
+    counts = np.bincount(pick_labels(batches), minlength=size) + 1e-9
+    wanted = pick_labels(a.valid)
+    if not tokens or not len(wanted):
+        return {}
+    smooth = 0.99 * counts / counts.sum() + 0.01 / size
+    found: dict[str, Any] = {"tokens": tokens, "unigram": float(-np.log(smooth[wanted]).mean())}
+    with suppress(QkvError):  # hidden words have no history
+        found["5-gram"] = ngrams.count_ngrams(batches, order=ORDER, vocabulary=size).loss(a.valid)
+    return found
+
+
+def take_batches(a: Assembly) -> tuple[list[Batch], int]:
+    """Batches of the first epoch, which are drawn over all of the data, up to TOKENS labels; how many labels."""
+    batches, tokens = list[Batch](), 0
+    for key in a.plan.order(0):
+        batches.append(a.plan.make(key))
+        tokens += int((batches[-1].labels != IGNORED).sum())
+        if tokens >= TOKENS:
+            break
+    return batches, tokens
+
+
+def pick_labels(batches: Iterable[Batch]) -> np.ndarray:
+    """The labels that count."""
+    rows = [batch.labels.cpu().numpy() for batch in batches]
+    return np.concatenate([row[row != IGNORED] for row in rows]) if rows else np.zeros(0, dtype=np.int64)
+
+
+def score_copies(a: Assembly) -> dict[str, Any]:
+    """BLEU, over the pairs of an evaluation, of the source itself and of the target of the nearest training source."""
+    pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
+    train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
+    some, joint = train[:: max(1, math.ceil(len(train) / ROWS))], a.run.check.joint
+    sources, wanted = [source for source, _ in pairs], [target for _, target in pairs]
+    near = [some[row][1] for row in find_nearest([source for source, _ in some], sources)]
+    copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])["bleu"]
+                     for said in (sources, near))
+    return {"copy": copy, "nearest": nearest, "rows": len(some)}
+
+
+def find_nearest(known: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """Which of `known` shares most of its words with each text (Jaccard; of Chinese its characters)."""
+    places: dict[str, list[int]] = defaultdict(list)
+    sizes = np.zeros(len(known))
+    for row, text in enumerate(known):
+        words = set(WORDS.findall(text.lower()))
+        sizes[row] = len(words)
+        for word in words:
+            places[word].append(row)
+    index = {word: np.array(rows) for word, rows in places.items()}
+    found = list[int]()
+    for text in texts:
+        words = set(WORDS.findall(text.lower()))
+        shared = np.zeros(len(known))
+        for word in words & index.keys():
+            shared[index[word]] += 1
+        found.append(int((shared / np.maximum(sizes + len(words) - shared, 1)).argmax()))
+    return found
