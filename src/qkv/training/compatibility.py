@@ -211,8 +211,12 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
 
 def note_label_like(splits: Splits) -> Message | None:
     """The note on pairs whose second side looks like labels, if no objective was given."""
-    sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
-    if len(sides) > 20 or len(splits.train) < 20 * len(sides):
+    sides = Counter[str]()
+    for _, side in splits.train:  # type: ignore[misc]
+        sides[side] += 1
+        if len(sides) > 20:
+            return None
+    if len(splits.train) < 20 * len(sides):
         return None
     some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
     return Message("the second column has only {sides} different texts ({some}): if these are labels, set "

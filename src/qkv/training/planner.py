@@ -19,6 +19,8 @@ from qkv.data.shards import Mixture
 from qkv.devices import parse_device
 from qkv.messages import Message
 from qkv.spec import Spec
+from qkv.training.large_text import LargeText
+from qkv.training.machine import refuse_oversized
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
@@ -70,9 +72,9 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     if isinstance(train, Mixture):
         count = 4 * sum(len(shard) for shard in train.shards)
         return Facts("token shards", objective, count, count, count, 0, 0.0, 0)
-    if isinstance(train, str):
+    if isinstance(train, str | LargeText):
         places = range(0, len(train), max(1, len(train) // LOOKS))
-        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train
+        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
         return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
                      share_unspaced(some), 0)
     rows = train[:: max(1, len(train) // LOOKED)]
@@ -194,6 +196,7 @@ class Planner:
 
 def time_training_step(spec: Spec, tokens: int, length: int) -> float:
     """The seconds of a training step of a model on this machine, about: the median of a few on drawn tokens."""
+    refuse_oversized(spec, "auto")
     core, rows = Transformer(spec), max(1, tokens // length)
     core.to(parse_device("auto"))
     ids = torch.randint(0, spec.vocabulary, (rows, length), device=core.embed.weight.device)
