@@ -127,10 +127,10 @@ def build(
     return Model(core.train(), tokenizer, special)
 
 
-def spec_of(name: str | Path | Model) -> Spec:
+def spec_of(name: str | Path | Model | Spec) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
-    if isinstance(name, Model):
-        return name.spec
+    if isinstance(name, Model | Spec):
+        return name if isinstance(name, Spec) else name.spec
     family = model_dir.find_family(str(name))
     preset = f"{name}:{next(iter(family.SIZES))}" if family else str(name)
     config = model_dir.preset_config(preset)
@@ -148,15 +148,15 @@ def spec_of(name: str | Path | Model) -> Spec:
     return model_dir.spec_from_config(config, name)
 
 
-def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
-    """One model as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
+def show(name: str | Path | Model | Spec, *, mode: Any = None, taps: bool = False) -> str:
+    """One model, or a spec, as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
 
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
     `taps` keeps its taps. A comment comes first where the family's numbers were never published.
     """
-    spec, note = spec_of(name), unpublished_note(name)
+    spec, note = spec_of(name), None if isinstance(name, Spec) else unpublished_note(name)
     if mode is None and not taps:
-        text = print_program(spec, checkpoint_names(name))
+        text = print_program(spec, "" if isinstance(name, Spec) else checkpoint_names(name))
     else:
         text = print_core(spec, mode=None if mode == "core" else mode, taps=taps)
     return f"# {note}\n{text}" if note else text

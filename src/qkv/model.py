@@ -207,6 +207,12 @@ class Model:
 
         return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer, **where)
 
+    def taps(self) -> list[str]:
+        """The names of all taps, in the order of the forward pass: what `trace(save=…)` takes, globs over them too."""
+        from qkv.lens.taps import tap_names
+
+        return tap_names(self.spec)
+
     def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
         from qkv.lens import trace_storage

@@ -128,7 +128,8 @@ def learn(
     try:
         with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
-            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
+            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto",
+                                 quiet=True)
     except Interrupted as stopped:
         common.note("saved; go on with --resume auto --out {out}", out=out)
         return stopped.code

@@ -63,7 +63,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     found, values = describe_files(paths, typed)
     first = paths[0] if paths[0].exists() else Path(next(iter(found.data.values()))[0])  # of a glob the first file
     run = make_run(values, words, first.with_suffix("") if first.suffix.lower() in COMPRESSED else first, Path())
-    return replace(run, about=(found.describe(run.objective or guess_objective(run)), *found.notes))
+    return replace(run, about=(found.describe_kind(run.objective or guess_objective(run)), *found.notes))
 
 
 def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]]:
