@@ -25,11 +25,11 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 247, "messages": 58, "errors": 16, "options": 104, "paths": 10, "memory": 22, "core": 945,
-    "families": 1295, "checkpoints": 722, "tokenizers": 959, "data": 2074, "adapt": 236, "sampling": 100,
-    "cost": 176, "devices": 22, "plots": 469, "baselines": 223, "chat": 344, "generation": 544, "lens": 2060,
-    "specialize": 1734, "tasks": 1047, "model": 119, "hub": 145, "training": 5157, "explore": 2303, "labs": 3483,
-    "cli": 2327, "__init__": 24, "__main__": 3,
+    "spec": 247, "messages": 58, "errors": 16, "options": 104, "paths": 10, "memory": 22, "core": 962,
+    "families": 1295, "checkpoints": 729, "tokenizers": 959, "data": 2074, "adapt": 236, "sampling": 100,
+    "cost": 185, "devices": 22, "plots": 479, "baselines": 223, "chat": 344, "generation": 544, "lens": 2060,
+    "specialize": 1734, "tasks": 1077, "model": 119, "hub": 151, "training": 5188, "explore": 2303, "labs": 3483,
+    "cli": 2532, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
