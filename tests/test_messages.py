@@ -22,7 +22,8 @@ SENTENCES = {
              "__init__"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
     "explore": {"guesses", "embeddings", "record", "scenes"},
-    "data": {"encodings", "sources"}, "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},
+    "data": {"encodings", "json_rows", "kind", "sources"},
+    "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},
 }  # fmt: skip
 
 

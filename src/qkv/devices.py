@@ -2,6 +2,7 @@
 
 import torch
 
+from qkv import memory
 from qkv.errors import QkvError, nearest
 
 
@@ -19,6 +20,12 @@ def parse_device(name: str) -> torch.device:
                        "cpu",
                        name=name, there=there)
     return device
+
+
+def read_free_memory(name: str) -> int | None:
+    """The bytes that are free on a device; None where nobody says."""
+    device = parse_device(name)
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.read_free()
 
 
 DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,

@@ -11,7 +11,7 @@ from qkv.adapt import lora
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
-from qkv.checkpoints import model_dir, peft, run_weights, storage
+from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers, storage
 from qkv.checkpoints.locate import find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
@@ -60,10 +60,11 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     pack_weights(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        tokenizer.fits(core.spec.sources or core.spec.vocabulary)
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
     file = directory / "generation_config.json"
     generation_config = storage.read_json(file) if file.is_file() else {}
-    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, generation_config)
+    special, pooling = load_special_tokens(directory, config, tokenizer), sentence_transformers.read_pooling(directory)
+    return Model(core, tokenizer, special, config, generation_config, pooling)
 
 
 def load_with_adapter(
@@ -92,7 +93,8 @@ def load_with_adapter(
     lora.merge(core)
     pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    return Model(core, tokenizer, load_special_tokens(directory, config, tokenizer), config, begun.generation_config)
+    special = load_special_tokens(directory, config, tokenizer)
+    return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
 
 
 def copy_matching_weights(core: Transformer, spec: Spec, seed: int) -> Transformer:
@@ -115,7 +117,7 @@ def build(
 ) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
     if tokenizer is not None:
-        tokenizer.fits(spec.sources or spec.vocabulary)
+        tokenizer.fits(spec.vocabulary, spec.sources)
     core = build_core(spec)
     initialise(core, seed)
     if special is None and tokenizer is not None:
@@ -123,10 +125,10 @@ def build(
     return Model(core.train(), tokenizer, special)
 
 
-def spec_of(name: str | Path | Model) -> Spec:
+def spec_of(name: str | Path | Model | Spec) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
-    if isinstance(name, Model):
-        return name.spec
+    if isinstance(name, Model | Spec):
+        return name if isinstance(name, Spec) else name.spec
     family = model_dir.find_family(str(name))
     preset = f"{name}:{next(iter(family.SIZES))}" if family else str(name)
     config = model_dir.preset_config(preset)
@@ -150,8 +152,8 @@ def spec_of(name: str | Path | Model) -> Spec:
     return model_dir.spec_from_config(config, name)
 
 
-def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> str:
-    """One model as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
+def show(name: str | Path | Model | Spec, *, mode: Any = None, taps: bool = False) -> str:
+    """One model, or a spec, as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
 
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
     `taps` keeps its taps. A comment comes first where the family's numbers were never published.
@@ -159,9 +161,9 @@ def show(name: str | Path | Model, *, mode: Any = None, taps: bool = False) -> s
     from qkv.specialize.core_text import print_core
     from qkv.specialize.program import print_program
 
-    spec, note = spec_of(name), unpublished_note(name)
+    spec, note = spec_of(name), None if isinstance(name, Spec) else unpublished_note(name)
     if mode is None and not taps:
-        text = print_program(spec, checkpoint_names(name))
+        text = print_program(spec, "" if isinstance(name, Spec) else checkpoint_names(name))
     else:
         text = print_core(spec, mode=None if mode == "core" else mode, taps=taps)
     return f"# {note}\n{text}" if note else text

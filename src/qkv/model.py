@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.adapt import lora
 from qkv.chat.template import Turn
-from qkv.checkpoints import model_dir, peft, storage
+from qkv.checkpoints import model_dir, peft, sentence_transformers, storage
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
@@ -29,12 +29,14 @@ class Model:
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
+        pooling: sentence_transformers.Pooling | None = None,
     ) -> None:
         self.core, self.tokenizer, self.config = core, tokenizer, config
         self.spec = core.spec
         self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
+        self.pooling = pooling  # how a sentence-transformers directory makes a vector of a text
         self.base = ""  # the model that its adapters stand beside, where it has some
 
     @property
@@ -82,7 +84,9 @@ class Model:
             raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
         with storage.replace_dir(directory) as aside:
-            extra = self.special.keys
+            config = self.config or {}
+            names = {key: config[key] for key in ("id2label", "label2id") if self.spec.labels and key in config}
+            extra = self.special.keys | names
             if lora.find_adapters(self.core):
                 save_adapters(aside, self)
             else:
@@ -91,6 +95,8 @@ class Model:
             storage.write_json(aside / "generation_config.json", {**self.generation_config, **extra, **never})
             if self.tokenizer is not None:
                 self.tokenizer.save(aside)
+            if self.pooling is not None:
+                sentence_transformers.write_pooling(aside, self.pooling)
         return directory
 
     def generate(self, prompt: Any, **options: Any) -> Any:
@@ -145,7 +151,10 @@ class Model:
         return score.score(self, text)
 
     def embed(self, text: Any) -> Tensor:
-        """A vector of length 1 for a text [D], or for each of a list of texts [B, D]: the mean of its last states."""
+        """A vector for a text [D], or for each of a list of texts [B, D]: the mean of its last states, of length 1.
+
+        A sentence-transformers directory says how its own model does it: which states, whether the length is 1.
+        """
         return embed.embed(self, text)
 
     def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
@@ -197,6 +206,12 @@ class Model:
         from qkv.lens.trace import Trace
 
         return Trace(self.core, save=list(save), edit=list(edit), tokenizer=self.tokenizer, **where)
+
+    def taps(self) -> list[str]:
+        """The names of all taps, in the order of the forward pass: what `trace(save=…)` takes, globs over them too."""
+        from qkv.lens.taps import tap_names
+
+        return tap_names(self.spec)
 
     def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""

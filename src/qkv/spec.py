@@ -62,13 +62,15 @@ class Rotary:
 class Table:
     """Positions that are added to the embedding: a learned table, or the sinusoids of Vaswani et al. 2017, section 3.5.
 
-    `layout` puts sines and cosines side by side (as in the paper) or in two halves; `offset` unused rows come before
-    the first; with `blanks` a second table counts within the blank that is filled in (Du et al. 2022, section 2.1).
+    `layout` puts sines and cosines side by side (as in the paper) or in two halves; `spanning` is two halves whose
+    frequencies fall to 1/10,000 exactly, over D/2 - 1 steps (Tensor2Tensor, fairseq, OpenNMT-tf). The first position
+    is number `offset`, and rows of a table before it are unused; with `blanks` a second table counts within the blank
+    that is filled in (Du et al. 2022, section 2.1).
     """
 
     kind: Literal["learned", "sinusoid"]
     size: int
-    layout: Literal["half", "interleaved"] = "interleaved"
+    layout: Literal["half", "interleaved", "spanning"] = "interleaved"
     offset: int = 0
     blanks: Literal["no", "counted"] = "no"
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,23 @@ from safetensors.torch import save_file
 from qkv import hub
 from qkv.checkpoints import model_dir, storage
 from qkv.errors import QkvError
-from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table, as_json, from_json
+from qkv.spec import (
+    Attention,
+    Block,
+    Dense,
+    Ffn,
+    Head,
+    Labels,
+    Mask,
+    Norm,
+    Rotary,
+    Spec,
+    Stack,
+    Table,
+    as_json,
+    from_json,
+)
+from qkv.training.assemble import label_config
 
 
 def tiny(vocabulary: int = 61) -> Spec:
@@ -204,3 +221,23 @@ def test_a_checkpoint_of_another_size_says_so_before_memory_is_taken(saved, monk
     monkeypatch.setattr(torch.nn.Module, "to_empty", lambda *a, **k: pytest.fail("memory was taken"))
     with pytest.raises(QkvError, match=r"found the shape \[96, 128\], expected \[80, 128\] for layers.0.ffn.gate"):
         hub.load(path)
+
+
+def test_whole_numbers_where_floats_belong_are_refused(saved):
+    _, path = saved
+    tensors = {n: g() for n, g in storage.open_tensors(path).items()}
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file({**tensors, name: tensors[name].long()}, path / "model.safetensors")
+    with pytest.raises(QkvError, match=f"{name}: found numbers of type int64"):
+        hub.load(path)
+
+
+@pytest.mark.parametrize("family", [None, "bert"])
+def test_the_names_of_labels_survive_being_saved(tmp_path, family):
+    spec = hub.spec_of("bert:tiny")
+    spec = replace(spec, head=None, labels=Labels(2, dense=Dense("tanh"), dropout=0.1))
+    model = hub.build(spec)
+    model.config = label_config(spec, ["没有", "yes"])
+    model.save(tmp_path, family=family)
+    assert hub.load(tmp_path).labels == ("没有", "yes")
+    assert (storage.read_json(tmp_path / "config.json")["model_type"] == "bert") == bool(family)

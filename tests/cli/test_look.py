@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from qkv.cli import look, main
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.model import Model
-from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
+from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.tasks.types import SpecialTokens
 from qkv.training import checkpoint
 from qkv.training.probes import records
@@ -181,3 +182,36 @@ def test_an_lstm_shows_its_alignment_and_says_what_else_there_is_not(capsys: pyt
         assert f"{ask[0]}: an LSTM has no layers of attention" in capsys.readouterr().err
     assert main(["look", "none", "书", "--lang", "en"]) == 2
     assert "into one vector" in capsys.readouterr().err
+
+
+def test_the_proof_is_of_the_word_that_a_cut_turns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the bundled translator itself
+    two = ["书和茶都在桌上，我看完了它。", "书和茶都在桌上，我喝完了它。"]
+    assert main(["look", "demo", two[0], "--lang", "en"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("one edge cut, run again: P(book) was 0.9")
+    assert lines[3].split()[:3] == ["book", "✂", "书"]
+    assert lines[3].endswith("says tea")
+    assert main(["look", "demo", *two, "--lang", "en"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if "  |  " in line] == [
+        ["看完", "|", "喝完"], ["reading", "|", "drinking"], ["book", "|", "tea"]]
+    assert "P(tea)" in out
+    assert "alignment (" not in out
+    assert main(["look", "demo", *two, "--lang", "en", "-v"]) == 0
+    assert "alignment (" in capsys.readouterr().out
+
+
+def test_a_decoder_without_a_head_shows_labels_and_attention(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Transformer(replace(made("lm").spec, head=None, labels=Labels(3, "last"))).eval()
+    initialise(core, 0)
+    monkeypatch.setattr(qkv, "load", lambda name, **_: Model(core, Letters()))  # type: ignore[arg-type]
+    assert main(["look", "judge", "书和茶", "--json"]) == 0
+    labels, attention = json.loads(capsys.readouterr().out)["readouts"]
+    assert sum(labels["data"].values()) == pytest.approx(1.0)
+    assert len(attention["data"]["weight"]) == 4
+    assert attention["data"]["weight"][0] == pytest.approx([1.0, 0.0, 0.0, 0.0])

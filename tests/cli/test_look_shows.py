@@ -1,6 +1,7 @@
 """`qkv look --show` on the bundled models: every readout in a pipe and as JSON; mistakes are named."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def data(capsys: pytest.CaptureFixture[str], *args: str) -> list[dict[str, Any]]
 
 
 def test_the_options_name_every_readout() -> None:
-    assert set(look.SHOWS) == {*tables.SHOWS, "diff"}
+    assert set(look.SHOWS) == {*tables.SHOWS, "diff", "experts"}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,11 @@ def test_the_options_name_every_readout() -> None:
         (["demo-lm", LM, "--show", "cache", "--lang", "en"], ["allocated", "MQA", "times the work"]),
         (["demo-lm", LM, LM + " three", "--show", "diff", "--lang", "en"], ["how far apart", "layers.3"]),
         (["demo", DEMO, "--show", "parts", "--show", "gradient", "--lang", "zh"], ["谁推高了", "归一化", "梯度"]),
-        (["demo", DEMO, "--show", "shift", "--word", "它", "--anchor", "书", "--anchor", "茶"], ["书 0 … 1 茶"]),
+        (["demo", DEMO, "--show", "shift", "--word", "它", "--anchor", "书", "--anchor", "茶", "--lang", "en"],
+         ["书 0 … 1 茶", "in the end nearest to"]),
+        (["demo", "我爱学习。", "--show", "wavefront", "--lang", "en"], ["the encoder: every word of a layer at once"]),
+        (["demo-bert", "我爱茶。", "--lang", "en"], ["labels", "present", "mean of the heads", "guesses after each"]),
+        (["demo-lm", LM, "--show", "attention", "--head", "2", "--lang", "en"], ["layers.3.attn, head 2"]),
         (["demo", DEMO, "--show", "walk", "--part", "encoder", "--word", "它", "--key", "书", "--layer", "2"],
          ["encoder.layers.1.attn", "它 → 书 (seen)"]),
         (["demo", DEMO, "--show", "walk", "--show", "mask", "--part", "cross", "--key", "茶"], ["→ 茶 (seen)"]),
@@ -60,6 +65,30 @@ def test_a_walk_in_chinese_keeps_only_the_names_of_taps(capsys: pytest.CaptureFi
     labels = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
     names = {"ids", "embed", "q", "k", "v", "z", "logits"}
     assert {label for label in labels if label.isascii() and "." not in label and "_" not in label} == names
+
+
+def test_a_walk_begins_at_the_strongest_key(capsys: pytest.CaptureFixture[str]) -> None:
+    (seen,) = data(capsys, "demo-lm", LM, "--show", "walk")
+    (pattern,) = data(capsys, "demo-lm", LM, "--show", "attention", "--head", "1")
+    row = pattern["data"]["weight"][seen["data"]["query"]]
+    assert row[seen["data"]["key"]] == max(row)
+    assert data(capsys, "demo-lm", LM, "--show", "walk", "--key", "0")[0]["data"]["key"] == 0
+
+
+def test_experts_are_counted_over_the_lines_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["我爱喝茶。\tI love drinking tea.", "我看完了那本书。"]
+    (file := tmp_path / "pairs.tsv").write_text("\n".join(texts), encoding="utf-8")
+    found = data(capsys, "demo-moe", str(file), "--show", "experts")[0]["data"]
+    assert found["texts"] == 2
+    routes = data(capsys, "demo-moe", "我看完了那本书。", "--show", "experts")[0]["data"]
+    alone = data(capsys, "demo-moe", "我看完了那本书。", "--show", "routes", "-n", "1")[0]["data"]["layers"]
+    whole = sum(alone[0]["load"])  # the text and its start; the end is read here too
+    for e, share in enumerate(routes["layers"][0]["share"]):
+        assert abs(share * (whole + 2) - alone[0]["load"][e]) < 2.01
+    assert sum(found["layers"][0]["share"]) == pytest.approx(1.0)
+    assert "tokens read" in told(capsys, "demo-moe", str(file), "--show", "experts", "--lang", "en")
 
 
 def test_json_holds_the_numbers_of_the_tables(capsys: pytest.CaptureFixture[str]) -> None:

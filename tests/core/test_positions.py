@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+from support import zoo
 
 from qkv.core import positions
 from qkv.core.positions import bucket_distances, compute_angles, rotate, sinusoid
+from qkv.lens.trace import Trace
 from qkv.spec import Relative, Rotary, Scaling
 
 DIM = 32
@@ -25,6 +27,21 @@ def test_sinusoids_are_the_paper_s(width: int, layout: str) -> None:
             angle = p / 10_000 ** (2 * pair / width)
             near = 2**-23 * (1.0 + angle)  # the angle itself is rounded to float32
             assert got[b, t, i].item() == pytest.approx(math.sin(angle) if sine else math.cos(angle), abs=near)
+
+
+@pytest.mark.parametrize(("offset", "first"), [(0, 0), (1, 1)])
+def test_sinusoids_span_the_frequencies_as_other_toolkits_count(offset: int, first: int) -> None:
+    spec = zoo.two_words("spanning", offset)
+    core, width = zoo.made(spec), spec.stack.width
+    rate = math.log(10_000) / (width // 2 - 1)  # as Tensor2Tensor has it; OpenNMT-tf begins at 1
+    with torch.no_grad():
+        core.source_embed.weight.zero_()
+        with Trace(core, save=["encoder.embed"]) as trace:
+            core.encode(torch.zeros(1, 5, dtype=torch.long))
+    for t in range(5):
+        angles = [(t + first) * math.exp(-rate * i) for i in range(width // 2)]
+        expected = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])
+        assert torch.allclose(trace["encoder.embed"][0, t], expected, atol=1e-6)
 
 
 def turned(x: torch.Tensor, at: torch.Tensor, s: Rotary) -> torch.Tensor:

@@ -73,15 +73,19 @@ def over(ended, live, n: int, longest: int, s: Search) -> bool:
     return ended[s.nbest - 1][0] >= max(live[0][0] / divisor(m, s) for m in lengths)
 
 
-def slowly(core, prompt, s: Search, longest: int, forbid=(), eos=EOS):
+def slowly(core, prompt, s: Search, longest: int, options: DecodeOptions, eos=EOS):
     """One source: (score, tokens, sum), best first."""
+    forbid = options.forbid
     live, ended = [(0.0, ())], []
     for n in range(1, longest + 1):
         grown = []
         for total, tokens in live:
-            for token, logprob in enumerate(followers(core, tuple(prompt), tokens)):
+            logprobs = followers(core, tuple(prompt), tokens)
+            allowed = sum(math.exp(p) for token, p in enumerate(logprobs) if token not in forbid)
+            lost = math.log(allowed) if options.renormalize else 0.0
+            for token, logprob in enumerate(logprobs):
                 if token not in forbid:
-                    grown.append((total + logprob, (*tokens, token)))
+                    grown.append((total + logprob - lost, (*tokens, token)))
         grown.sort(key=lambda c: -c[0])
         for total, tokens in grown[: s.beams]:
             if tokens[-1] in eos:
@@ -99,7 +103,7 @@ def compare(core, s: Search, limits: DecodeOptions = DecodeOptions(9), eos=EOS, 
     found = beam(core, PROMPTS, search=s, options=options, ensemble=ensemble)
     for prompt, hypotheses in zip(PROMPTS, found, strict=True):
         longest = limits.max_new_tokens or 2 * len(prompt) + 50
-        expected = slowly((core, *ensemble) if ensemble else core, prompt, s, longest, limits.forbid, eos)
+        expected = slowly((core, *ensemble) if ensemble else core, prompt, s, longest, limits, eos)
         assert [tuple(h.tokens) for h in hypotheses] == [e[1] for e in expected]
         for h, (score, tokens, total) in zip(hypotheses, expected, strict=True):
             near = 1e-5 * max(1.0, -score) if core.embed.weight.dtype == torch.float32 else 1e-9
@@ -160,6 +164,9 @@ def test_a_wide_beam_finds_the_best_of_all_sentences():
 
 def test_more_beams_than_words_and_forbidden_ids():
     compare(model("translator", 2, 23), Search(4, 4), DecodeOptions(6, forbid=(0, 3, 9)))
+    renormalized = DecodeOptions(6, forbid=(0, 3, 9), renormalize=True)
+    compare(model("translator", 2, 23), Search(4, 4), renormalized)
+    compare(model("decoder", 2, 23), Search(4, 4), renormalized)
     core = model("decoder", 2, 23)
     compare(core, Search(23, 5), DecodeOptions(3))
     compare(core, Search(30, 30, stop="bound"), DecodeOptions(2))

@@ -126,7 +126,7 @@ FAULTS = {
     "wo-sum": (Attention, "forward", tangled),
     "scale": (Attention, "__init__", unscaled),
     "what-moves": (Transformer, "run_stack", learning),
-    "revision-ledger": (Block, "add", lambda self, x, h, update, step: x + 0.9 * update),
+    "revision-ledger": (Block, "add_update", lambda self, x, h, update, step: x + 0.9 * update),
     "parallel-equals-serial": (kernels, "attend", blind),
     "temperature-and-top-p": (sample, "nucleus", lambda probs, mass: probs + 0.1),
     "param-count": (Attention, "__init__", heavier),

@@ -6,10 +6,10 @@ import pytest
 
 from qkv import labs
 from qkv.core.model import Block
-from qkv.labs import cot_serial, induction_heads, lab, residual_depth, warm_up
+from qkv.labs import cot_serial, induction_heads, lab, residual_depth, six_layers, warm_up
 from qkv.labs.lab import Runs
 
-OURS = ("cot-serial", "cot-depth", "residual-depth", "induction-heads", "warm-up")
+OURS = ("cot-serial", "cot-depth", "residual-depth", "induction-heads", "warm-up", "six-layers")
 
 
 def many(name, **numbers):
@@ -45,9 +45,18 @@ def test_residuals_in_short(monkeypatch):
 
 
 def test_a_residual_that_is_lost_is_noticed(monkeypatch):
-    monkeypatch.setattr(Block, "add", lambda self, x, update, step: update)
+    monkeypatch.setattr(Block, "add_update", lambda self, x, h, update, step: update)
     monkeypatch.setattr(residual_depth, "ARMS", {"with": ("serial", 16)})
     assert residual_depth.run(0, steps=80)["with"] < 0.2
+
+
+def test_layers_are_read_out_in_short(monkeypatch):
+    monkeypatch.setattr(six_layers, "DEPTHS", (1, 2))
+    monkeypatch.setattr(six_layers, "TEST", 20)
+    found = six_layers.run(0, steps=30)
+    assert found["loss_2"] < 6.5 < 7.1
+    assert [len(found[f"by_layer_{n}"]) for n in (1, 2)] == [2, 3]
+    assert found["by_layer_2"][-1] == found["right_2"]
 
 
 def test_warm_up_in_short(monkeypatch):
@@ -64,6 +73,11 @@ def test_what_counts_as_shown_and_what_does_not():
     plain = {"slope_with": 1.0, "slope_without": 0.5}
     assert many("residual-depth", **{"with": 1.0}, without=0.07, **plain) == "shown"
     assert many("residual-depth", **{"with": 1.0}, without=0.5, **plain) == "not shown"
+    losses = lambda *x: dict(zip((f"loss_{n}" for n in six_layers.DEPTHS), x, strict=True))  # noqa: E731
+    layers = {f"right_{n}": 0.5 for n in six_layers.DEPTHS} | {"by_layer_6": [0.1] * 7}
+    assert many("six-layers", **losses(4, 3, 2, 1), **layers) == "shown"
+    assert many("six-layers", **losses(4, 3, 2, 3), **layers) == "true only when"
+    assert many("six-layers", **losses(1, 2, 2, 3), **layers) == "not shown"
     arms = {"post_long": 1.0, "pre_none": 1.0}
     assert many("warm-up", post_none=0.1, post_low=0.1, **arms) == "shown"
     assert many("warm-up", post_none=0.1, post_low=1.0, **arms) == "true only when"
@@ -107,7 +121,7 @@ def test_a_head_that_matches_scores_one_and_a_bare_model_has_no_ffn():
 
 
 def test_the_published_figures_stand_beside_ours_with_their_source():
-    for name in ("cot-depth", "induction-heads", "warm-up"):
+    for name in ("cot-depth", "induction-heads", "warm-up", "six-layers"):
         kept = labs.load_result(name)
         assert kept is not None
         plot = labs.find_lab(name).plot(Runs(tuple(kept["numbers"])))

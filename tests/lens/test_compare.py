@@ -7,6 +7,7 @@ import torch
 from support import zoo
 
 from qkv.errors import QkvError
+from qkv.lens.compare import find_differences
 from qkv.lens.trace import Trace
 
 A, B = [5, 6, 7, 8, 9], [5, 6, 30, 31, 8, 9]
@@ -38,3 +39,10 @@ def test_two_texts_are_paired_by_tokens_and_part_where_they_first_differ() -> No
         a.diff(traced(core, [40, 41]))
     with pytest.raises(QkvError, match="different models"):
         a.diff(traced(zoo.made(zoo.learned()), A))
+
+
+def test_where_two_texts_differ_stands_side_by_side() -> None:
+    a, b = ["I", "read", "the", "old", "book"], ["I", "drank", "the", "tea"]
+    assert [(a[i], b[j]) for i, j in find_differences(a, b)] == [(["read"], ["drank"]), (["old", "book"], ["tea"])]
+    assert find_differences(a, a) == []
+    assert [(a[i], a[:2][j]) for i, j in find_differences(a, a[:2])] == [(["the", "old", "book"], [])]

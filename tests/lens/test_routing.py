@@ -8,6 +8,7 @@ from support import zoo
 
 from qkv.errors import QkvError
 from qkv.lens import routing
+from qkv.lens.edge_ablation import Case
 from qkv.lens.trace import Trace
 
 
@@ -65,3 +66,27 @@ def test_a_route_read_off_another_row_is_found_and_mistakes_are_named(monkeypatc
         zoo.run(core, zoo.words(2, 9))
     with pytest.raises(QkvError, match=r'save=\["routes"\]'):
         t.routes()
+
+
+@torch.no_grad()
+def test_tokens_of_an_expert_are_those_that_it_reads_more_than_its_share() -> None:
+    core, ids = zoo.made(zoo.ALL["experts"]()), zoo.words(3, 9).tolist()
+    found = routing.count_expert_tokens(core, [Case((), tuple(row), 8) for row in ids], top=99)
+    reads = {}
+    for row in ids:
+        with Trace(core, save=["routes"]) as t:
+            core(torch.tensor([row]))
+        for r in t.routes():
+            for token, chosen in zip(row, r.index.tolist(), strict=True):
+                for e in chosen:
+                    reads[r.path, e, token] = reads.get((r.path, e, token), 0) + 1
+    seen = [token for row in ids for token in row]
+    for one in found:
+        total = sum(n for (path, _, _), n in reads.items() if path == one.path)
+        for e, (share, tokens) in enumerate(zip(one.share, one.tokens, strict=True)):
+            assert share == pytest.approx(sum(n for (p, i, _), n in reads.items() if (p, i) == (one.path, e)) / total)
+            each = total / len(seen)
+            assert {(t, n, seen.count(t)) for (p, i, t), n in reads.items() if (p, i) == (one.path, e)
+                    and n / (each * seen.count(t)) > share} == set(tokens)
+    with pytest.raises(QkvError, match="no text"):
+        routing.count_expert_tokens(core, [])

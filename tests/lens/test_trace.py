@@ -539,3 +539,16 @@ def test_a_trace_that_stops_ends_its_own_block_alone(tmp_path: Path) -> None:
     with t:  # it waits anew
         core(ids)
     assert t.get("final_norm", run=1).shape == (1, 5, 32)
+
+
+def test_a_trace_says_what_it_holds() -> None:
+    core, ids = zoo.made(zoo.ALL["gqa"]()), zoo.words(1, 5)
+    with Trace(core, save=["lens", "layers.0.attn.pattern"]) as t:
+        core(ids)
+    head, read, taps, readouts = repr(t).splitlines()
+    assert head.startswith("Trace: causal decoder, ")
+    assert f"decoder: 5 tokens, 1 calls, 1 rows: {' '.join(map(str, ids[0].tolist()))}" in read
+    assert "layers.*.attn.pattern" in taps
+    assert " lens," in readouts
+    assert "routes" not in readouts  # there are no experts
+    assert "walk" not in readouts  # not saved

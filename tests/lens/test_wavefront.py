@@ -58,3 +58,13 @@ def test_a_prompt_is_read_in_rows_and_words_are_written_one_by_one() -> None:
     whole = wavefront.earliest_ticks(torch.ones(12, 16, 16).tril().bool(), 16)
     assert int(whole.max()) + 1 == 12, "16 tokens, 12 layers: 12 ticks in rows"
     assert int((torch.arange(12)[:, None] + torch.arange(16)).max()) + 1 == 12 + 16 - 1, "27 in the triangle"
+
+
+@torch.no_grad()
+def test_an_encoder_makes_every_word_of_a_layer_at_once() -> None:
+    core = zoo.made(zoo.ALL["seq2seq"]())
+    with Trace(core) as t:
+        core(zoo.words(1, 3), Inputs(source=zoo.words(1, 6)))
+    found = t.wavefront().encoder
+    assert found is not None
+    assert found.tolist() == [[layer] * 6 for layer in range(len(core.spec.encoder.blocks))]

@@ -89,6 +89,12 @@ def test_a_program_of_any_spec_loads_what_we_save(name: str, tmp_path: Path, mon
     hold(execute(qkv.show(tmp_path), monkeypatch)["load"](str(tmp_path)), core)
 
 
+def test_a_spec_that_is_nowhere_saved_is_shown_like_its_model(tmp_path: Path) -> None:
+    core = zoo.made(zoo.ALL["gqa"]())
+    model_dir.save_core(tmp_path, core, config={"model_type": "qkv", "spec": as_json(core.spec)})
+    assert qkv.show(core.spec) == qkv.show(tmp_path)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_program_reads_as_typed_by_hand(family: str, tmp_path: Path) -> None:
     text = qkv.show(family)

@@ -1,6 +1,6 @@
 """Small models of every kind that the spec describes, with sizes that differ from one another so that mistakes show."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -173,11 +173,11 @@ def mixed() -> Spec:
     return Spec(97, Stack(48, (dense, sparse, sparse), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
 
 
-def two_words() -> Spec:
+def two_words(layout: Any = "half", offset: int = 0) -> Spec:
     """An encoder with a vocabulary of its own, sinusoids in two halves."""
     base = seq2seq(gated=True)
     assert base.encoder
-    table = Table("sinusoid", 128, "half")
+    table = Table("sinusoid", 128, layout, offset)
     enc, dec = Stack(48, base.encoder.blocks, table), Stack(48, base.stack.blocks, table)
     return Spec(97, dec, enc, sources=61)
 
@@ -187,7 +187,7 @@ ALL = {
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
     "blanks": blanks, "stretched": stretched,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
-    "dropout": lambda: seq2seq(dropout=0.1),
+    "dropout": lambda: seq2seq(dropout=0.1), "spanning": lambda: two_words("spanning", 1),
 }  # fmt: skip
 
 

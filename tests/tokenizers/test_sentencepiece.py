@@ -125,6 +125,29 @@ def test_a_pair_of_models_gives_marians_ids(tmp_path: Path) -> None:
     ]
 
 
+def test_a_pair_of_models_may_have_two_numberings(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    names = marian(tmp_path)
+    apart = [*names[:2], *reversed(names[2:-1]), names[-1]]  # transformers takes special tokens to have one id
+    (tmp_path / "target_vocab.json").write_text(json.dumps({t: i for i, t in enumerate(apart)}))
+    stated = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    first = load(tmp_path)
+    assert first is not None
+    first.save(tmp_path / "copy")
+    for ours in (first, load(tmp_path / "copy")):
+        assert ours is not None
+        source, target = ours.encode(GERMAN[0]), ours.encode(ENGLISH[0], side="target")
+        assert source == theirs(GERMAN[0]).input_ids
+        assert target == theirs(text_target=ENGLISH[0]).input_ids
+        assert ours.decode(target) == ENGLISH[0]
+        assert ours.find_unknown("ein 日本 mann") == ["日本"]
+        assert ours.pieces(source, side="source")[-1] == ours.pieces(target)[-1] == "</s>"
+
+
 def test_a_pair_of_models_is_saved_as_it_came(tmp_path: Path) -> None:
     marian(tmp_path)
     ours = load(tmp_path)

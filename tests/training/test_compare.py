@@ -178,3 +178,14 @@ def test_a_metric_that_is_no_number_is_beaten_by_any(metric: str) -> None:
         assert s.is_better(good, worse)
         assert not s.is_better(worse, good)
         assert not s.is_better(worse, worse)
+
+
+def test_from_python_events_are_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = log.make_progress(every=60.0)
+    for step in (1, 2):
+        tell({"kind": "step", "step": step, "of": 9, "loss": 2.0, "lr": 1e-3})
+    tell({"kind": "evaluation", "step": 2, "bleu": 41.5, "best": True})
+    tell({"kind": "note", "step": 2, "text": "so it is"})
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["step 1/9  loss 2.000  lr 1.00e-03", "step 2  bleu 41.5  *", "so it is"]
+    assert out == ""

@@ -74,3 +74,12 @@ def test_what_is_printed_gives_the_same_run(tmp_path: Path, monkeypatch: pytest.
     assert tomllib.loads(text)["training"]["lr"] == 0.004
     assert run.tokenizer.kind == "bpe-cjk"
     assert {choice.key for choice in again.choices} <= {"training.patience"}
+
+
+@pytest.mark.parametrize(("width", "lr"), [(128, 1e-3), (384, 2e-4)])
+def test_labels_of_a_trained_model_get_all_of_a_short_schedule(width: int, lr: float) -> None:
+    few = Facts("labels", "labels", 160, 9_000, 9_000, 70, 0.0, 90)
+    found = choose(few, "bert", base="x", model__width=width)
+    assert (found["training.lr"], found["training.steps"]) == (lr, 120)
+    assert found["training.patience"] * found["training.evaluate_every"] >= found["training.steps"]
+    assert not any(key.startswith(("model.dropout", "tokenizer")) for key in found)

@@ -273,7 +273,6 @@ def test_adapters_that_have_learnt_nothing_yet_load(family: str, runs: Any, tmp_
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--step", "77"], "nothing was recorded at step 77 (the nearest:"),
         (["--moved", "0", "77"], "no weights were kept at step 77 (the nearest:"),
     ],
 )
@@ -282,6 +281,18 @@ def test_a_step_that_is_not_there_is_told(
 ) -> None:
     assert cli.main(["look", str(runs("marian")), *args]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_nearest_recorded_step_is_taken_and_said(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs("marian")
+    last = ProbeLog(folder).steps[-1]
+    shown = []
+    for step in (last, last + 70):
+        assert cli.main(["look", str(folder), "--step", str(step)]) == 0
+        shown.append(capsys.readouterr())
+    assert shown[0].out == shown[1].out
+    assert f"step {last}, the nearest" in shown[1].err
+    assert shown[0].err == ""
 
 
 def test_a_text_is_read_by_the_model_of_that_step(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,7 @@ def test_a_run_begins_with_the_weights_and_the_words_of_its_base(tmp_path: Path)
     assert first.model.tokenizer is not None
     assert a.model.tokenizer.encode("good", special=False) == first.model.tokenizer.encode("good", special=False)
     assert a.plan.identity["base"] == str(tmp_path / "pre")
-    assert f"the model is that of {tmp_path / 'pre'}: of [model], only context is used" in a.plan.notes
+    assert f"the model is that of {tmp_path / 'pre'}: of [model], only context and pooling are used" in a.plan.notes
     bare = dataclasses.replace(run_of("labels", base=str(tmp_path / "pre")), model=Shape(context=48))
     assert not any("[model]" in note for note in assemble.assemble(bare, device="cpu").plan.notes)
     done = recipes.train(run_of("labels", base=str(tmp_path / "pre")), out=tmp_path / "fine", device="cpu")

@@ -127,7 +127,7 @@ export class QApp extends LitElement {
 
   /** Where a new run begins: the last layer, a position in the middle or at the mask, and the key it looks at most. */
   private async first(meta: Meta, next: Selection): Promise<Partial<Selection>> {
-    const part = meta.parts.find((p) => p.part === next.part) ?? usual(meta);
+    const part = meta.parts.find((p) => p.part === next.part) ?? usual(meta, next.panel);
     if (!part) return {};
     const asking = tokens(meta, part, "queries");
     const blank = asking.findIndex((token) => /^[[<]mask[\]>]$/i.test(token.text));
@@ -156,7 +156,7 @@ export class QApp extends LitElement {
   private fitting(wanted: Selection, meta: Meta | null): Selection {
     if (!meta) return wanted;
     const fits = panels.filter((p) => p.fits(meta));
-    const part = meta.parts.find((p) => p.part === wanted.part) ?? usual(meta);
+    const part = meta.parts.find((p) => p.part === wanted.part) ?? usual(meta, wanted.panel);
     const panel = fits.some((p) => p.name === wanted.panel) ? wanted.panel : (fits[0]?.name ?? "");
     if (!part) return { ...wanted, panel };
     return {
@@ -242,7 +242,7 @@ export class QApp extends LitElement {
       ${this.strips(page)}
       <main class="stage" id="stage" tabindex="-1">
         <nav class="tabs" aria-label=${this.t("panels")} @keydown=${(e: KeyboardEvent) => this.tabbed(e, fits)}>${fits.map((p) => html`<button type="button"
-          aria-current=${p === now ? "page" : nothing} tabindex=${p === now ? 0 : -1} data-panel=${p.name} @click=${() => this.set({ panel: p.name })}>${this.t(`${p.name}.title` as Key)}</button>`)}</nav>
+          aria-current=${p === now ? "page" : nothing} tabindex=${p === now ? 0 : -1} data-panel=${p.name} @click=${() => this.enter(p)}>${this.t(`${p.name}.title` as Key)}</button>`)}</nav>
         ${now ? html`<section class="panel" aria-labelledby="panel-title"><div class="panel-head"><h2 id="panel-title">${this.t(`${now.name}.title` as Key)}</h2>${this.pictures()}</div>
           <p class="about">${this.t(`${now.name}.about` as Key)}</p>${element(now, page)}</section>` : html`<p>${this.t("none")}</p>`}
       </main>${page.part ? this.map(page) : nothing}</div>`;
@@ -270,7 +270,8 @@ export class QApp extends LitElement {
         label: this.t(source ? "target" : "text"), at: state.part === "encoder" ? -1 : state.query, piece,
         mood: (i) => (i < target.prompt ? "prefill" : "decode"),
         pick: (i) => this.set({ query: i, ...(state.part === "encoder" ? { part: source ? "cross" : "decoder" } : {}) }),
-      })}<p class="legend"><span class="token prefill">&nbsp;</span>${this.t("prefill")} <span class="token decode">&nbsp;</span>${this.t("decode")}</p>` : nothing}
+      })}${source ? html`<p class="note">${this.t("start.token", word(target.tokens[0]?.text ?? ""))}</p>` : nothing}
+      <p class="legend"><span class="token prefill">&nbsp;</span>${this.t("prefill")} <span class="token decode">&nbsp;</span>${this.t("decode")}</p>` : nothing}
       ${meta.output ? html`<p class="output"><span>${this.t(target ? "output" : "filled")}</span> ${meta.output}</p>` : nothing}
       ${meta.labels ? html`<h2>${this.t("labels")}</h2>${bars([...meta.labels].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, value]) => ({ name, value })), { label: this.t("labels"), as: "percent", most: 1 })}` : nothing}
       ${meta.cut ? this.cut(page, meta.cut) : nothing}
@@ -311,13 +312,19 @@ export class QApp extends LitElement {
     void this.pictured(kind);
   };
 
+  /** Opens a panel, at the part with which it begins where the page stands at the attention across. */
+  private enter(entry: PanelEntry): void {
+    const begins = this.selection.part === "cross" && entry.begins ? { part: entry.begins } : {};
+    this.set({ panel: entry.name, ...begins });
+  }
+
   private tabbed(event: KeyboardEvent, fits: PanelEntry[]): void {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!move) return;
     event.preventDefault();
     const at = fits.findIndex((p) => p.name === this.selection.panel);
     const next = fits[(at + move + fits.length) % fits.length]!;
-    this.set({ panel: next.name });
+    this.enter(next);
     void this.updateComplete.then(() => this.querySelector<HTMLElement>(`.tabs [data-panel="${next.name}"]`)?.focus());
   }
 
@@ -328,9 +335,9 @@ export class QApp extends LitElement {
 }
 customElements.define("q-app", QApp);
 
-/** The attention to begin with: across where there is one, else of the stack that speaks. */
-function usual(meta: Meta): Part | undefined {
-  return ["cross", "decoder", "encoder"].map((name) => meta.parts.find((p) => p.part === name)).find(Boolean);
+/** The attention to begin with: the panel's own, across where there is one, else of the stack that speaks. */
+function usual(meta: Meta, panel: string): Part | undefined {
+  return [panels.find((p) => p.name === panel)?.begins, "cross", "decoder", "encoder"].map((name) => meta.parts.find((p) => p.part === name)).find(Boolean);
 }
 
 function tokens(meta: Meta, part: Part | undefined, side: "queries" | "keys"): Token[] {

@@ -48,7 +48,8 @@ export interface Page {
   tokens(side: "queries" | "keys", part?: Part): Token[];
 }
 
-export interface PanelEntry { name: string; element: string; order: number; fits(meta: Meta): boolean; bare?: boolean }
+/** `begins`: the part that it shows first where the page stands at the attention across. */
+export interface PanelEntry { name: string; element: string; order: number; fits(meta: Meta): boolean; begins?: string }
 export const panels: PanelEntry[] = [];
 
 /** Registers a panel and its element. The words `NAME.title` and `NAME.about` are its heading and first sentence. */

@@ -28,6 +28,7 @@ export const words = {
   "source": ["原文", "Source"],
   "text": ["文本", "Text"],
   "target": ["译文", "Target"],
+  "start.token": ["第一个词元 {0} 是译文的开头记号，常写作 <SOS>：还没有写出任何词，模型从它开始。", "The first token, {0}, begins the translation (often written <SOS>): nothing is written yet, and the model starts from it."],
   "prefill": ["提示：一次读完", "prompt: read in one go"],
   "decode": ["生成：一次一个", "written: one by one"],
   "auto": ["由模型定", "as the model does"],

@@ -206,7 +206,7 @@ const CLICKS = {
   },
 };
 /** The English names of the tabs that a cell of the document tells of, in its order. */
-const TABS = ["Guess map", "Heads", "Walk", "Next word", "Who pushed", "Mask & phase", "KV cache", "Alignment", "Experts", "Word shift", "Cost", "Compare", "Proof", "Training"];
+const TABS = ["Heads", "Proof", "Guess map", "Walk", "Next word", "Who pushed", "Mask & phase", "KV cache", "Alignment", "Experts", "Word shift", "Cost", "Compare", "Training"];
 const named = (cell) => TABS.map((tab) => [cell.search(new RegExp(`\\b${tab}\\b`)), tab]).filter(([at]) => at >= 0).sort((a, b) => a[0] - b[0]).map(([, tab]) => tab);
 /** The model and the text of a row's command, where it looks into one. */
 const looked = (cell) => /qkv look (\S+) ('[^']+'|\S+)/.exec(cell)?.slice(1).map((x) => x.replaceAll("'", "")) ?? ["demo", "书和茶都在桌上，我看完了它。"];

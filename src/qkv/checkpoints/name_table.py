@@ -24,12 +24,12 @@ OPTIONAL = re.compile(r"\[([^]]*)\]")
 
 
 class Slot(NamedTuple):
-    """The one or several tensors of ours that theirs fills, by name; each spelling of theirs names one for each `#`."""
+    """One tensor of theirs (under any of its spellings) and the one or several of ours that it fills, by name."""
 
     ours: dict[str, Tensor]
-    theirs: tuple[tuple[str, ...], ...]
+    theirs: tuple[str, ...]
     ops: tuple[str, ...]
-    heads: int  # how many a `weave` runs through
+    heads: int = 1  # how many a `weave` runs through
 
 
 def named_tensors(core: nn.Module) -> dict[str, Tensor]:
@@ -61,21 +61,24 @@ def read_table(
             yield from ((g, t, tuple(ops)) for g, t in zip(groups, expand_pattern(right), strict=True))
 
 
-def expand_rows(names: str, core: nn.Module) -> list[Slot]:
-    """The rows of a table spelled out for every layer of a core, for weight and bias where they exist."""
-    found, ours, spec = list[Slot](), named_tensors(core), getattr(core, "spec", None)
+def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot]:
+    """The rows of a table spelled out for every layer of a core (or tensors), for weight and bias where they exist."""
+    found, spec = list[Slot](), getattr(core, "spec", None)
+    ours = core if isinstance(core, Mapping) else named_tensors(core)
     for group, spellings, ops in read_table(names, ours):
         heads: Any = spec.stack.blocks[0].attn.heads if spec and "weave" in ops else 1
         for suffix in ("",) if group[0] in ours or group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
             pattern = re.compile(re.escape(group[0] + suffix).replace(r"\*", r"(\d+)"))
             for layers in (match.groups() for match in map(pattern.fullmatch, ours) if match):
-                mine, *theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
-                                 for side in (group, spellings))
-                filled = {name: ours[name] for name in mine}
-                experts = range(len(filled[mine[0]]))
-                each = tuple(tuple(dict.fromkeys(t.replace("#", str(i)) for i in experts)) for t in theirs[0])
-                found.append(Slot(filled, each, ops, heads))
+                mine, theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
+                                for side in (group, spellings))
+                found.append(Slot({name: ours[name] for name in mine}, tuple(theirs), ops, heads))
     return found
+
+
+def expert_names(name: str, ours: Tensor) -> list[str]:
+    """The names behind one of theirs: itself, or one for each expert of ours where it holds a `#`."""
+    return [name.replace("#", str(i)) for i in range(len(ours))] if "#" in name else [name]
 
 
 def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
@@ -88,7 +91,7 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
         return [theirs]
     sizes = [own.shape[0] for own in slot.ours.values()]
     if sum(sizes) != theirs.shape[0]:
-        raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0][0],
+        raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
                        shape=theirs.shape[0], sizes=sum(sizes), map=" + ".join(map(str, sizes)))
     if "weave" in slot.ops:
         theirs = theirs.unflatten(0, (slot.heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
@@ -117,10 +120,11 @@ def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[],
     empty, lacking = list[Slot](), list[str]()
     with torch.no_grad():
         for slot in slots:
-            spelled = next((t for t in slot.theirs if t[0] in tensors), None)
-            if spelled is None:
+            spelling = next((t for t in slot.theirs if t.replace("#", "0") in tensors), None)
+            if spelling is None:
                 empty.append(slot)
                 continue
+            spelled = expert_names(spelling, next(iter(slot.ours.values())))
             read.update(spelled)
             lacking += [t for t in spelled if t not in tensors]
             if lacking:
@@ -129,7 +133,7 @@ def load_tensors(core: nn.Module, names: str, tensors: Mapping[str, Callable[[],
                 for (name, own), part in zip(slot.ours.items(), convert_in(tensors[one](), slot), strict=True):
                     copy_tensor(name, own[i] if "stack" in slot.ops else own, part, one, again=id(own) in filled)
             filled |= {id(own) for own in slot.ours.values()}
-    missing = [slot.theirs[0][0].replace(".0.", ".#.") if "stack" in slot.ops else slot.theirs[0][0] for slot in empty if not {id(own) for own in slot.ours.values()} <= filled]
+    missing = [s.theirs[0] for s in empty if not {id(own) for own in s.ours.values()} <= filled]
     known = {id(own) for slot in slots for own in slot.ours.values()}
     missing += lacking + [f"{n} (no row names it)" for n, p in named_tensors(core).items() if id(p) not in known]
     skip = [re.compile(p) for p in ignore]
@@ -143,6 +147,10 @@ def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: b
     if part.shape != ours.shape:
         raise QkvError("{spelled}: found the shape {shape}, expected {shape2} for {name}", spelled=spelled,
                        shape=list(part.shape), shape2=list(ours.shape), name=name)
+    if ours.is_floating_point() and not part.is_floating_point():
+        raise QkvError("{spelled}: found numbers of type {kind}, expected floating-point ones for {name}; if they are "
+                       "quantised, write them out as floats first", spelled=spelled,
+                       kind=str(part.dtype).removeprefix("torch."), name=name)
     if not again:
         ours.copy_(part)
     elif not part.is_meta and not torch.equal(ours, part.to(ours)):
@@ -172,7 +180,8 @@ def export_tensors(core: nn.Module, names: str) -> dict[str, Tensor]:
             continue
         written |= {id(p) for p in parts}
         tensor = convert_out([p.detach() for p in parts], slot)
-        theirs |= zip(slot.theirs[0], tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
+        every = expert_names(slot.theirs[0], tensor)
+        theirs |= zip(every, tensor.unbind() if "stack" in slot.ops else [tensor], strict=True)
     left = [n for n, p in named_tensors(core).items() if id(p) not in written]
     if left:
         raise QkvError("the family has no names for these parameters: {left}; save it without family=",

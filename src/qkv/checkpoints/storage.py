@@ -23,8 +23,16 @@ Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; QkvError names the file, and the line where it breaks."""
+    value = parse_json(path)
+    if not isinstance(value, dict):
+        raise QkvError("{path}: found a {kind}, expected a JSON object", path=path, kind=type(value).__name__)
+    return value
+
+
+def parse_json(path: Path) -> Any:
+    """What a JSON file holds; errors as of `read_json`."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
         raise QkvError("{path}: no such file{hint}", path=path, hint=nearest(path.name, beside)) from None
@@ -32,9 +40,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise QkvError("{path}: not UTF-8 at byte {start}", path=path, start=e.start) from None
     except json.JSONDecodeError as e:
         raise QkvError("{path}, line {lineno}: not JSON ({msg})", path=path, lineno=e.lineno, msg=e.msg) from None
-    if not isinstance(value, dict):
-        raise QkvError("{path}: found a {kind}, expected a JSON object", path=path, kind=type(value).__name__)
-    return value
 
 
 def open_tensors(directory: Path) -> Tensors:
@@ -149,8 +154,8 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """A JSON object into a file, readable by people."""
+def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
+    """A JSON value into a file, readable by people."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """`qkv data check FILES…` reports on training data; `get NAME` fetches a public set by name, with hashes; `pack FILES…`
-writes text as token ids, which train without being read into memory; `distil FILES…` has a translator write pairs."""
+writes text as token ids, which train without being read into memory; `distil FILES…` has a translator write pairs;
+`cache` lists and prunes what training keeps of large files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -19,12 +20,14 @@ from qkv.messages import Message
       "the cache directory, QKV_DATA_URL a mirror. pack: write text (each file, or `text` of each JSON line) as token "
       "ids, which are not loaded into memory for training. distil: let --model translate the sources of sentence pairs "
       "(--back: generate sources for the targets) into files of the same form, to train on together with your "
-      "own.", examples=(
+      "own. cache: list what training keeps encoded of large files, or remove it (--older-than 30d, --clear).",
+      examples=(
         "qkv data check train.en train.de --eval valid.en --eval valid.de",
         "qkv data get multi30k",
         "qkv data distil train.zh train.en --model runs/teacher --out taught",
     ))
-@click.argument("what", metavar="check|get|pack|distil", type=click.Choice(["check", "get", "pack", "distil"]))
+@click.argument("what", metavar="check|get|pack|distil|cache",
+                type=click.Choice(["check", "get", "pack", "distil", "cache"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
 @option("--eval", "held", multiple=True, help="held-out file to check for overlap with the training data")
 @option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="format of the "
@@ -40,11 +43,15 @@ from qkv.messages import Message
 @option("--beam", type=click.IntRange(1), default=5, help="distil: beam width")
 @option("--nbest", type=click.IntRange(1), default=1, help="distil: number of translations per sentence")
 @option("--out", type=click.Path(path_type=Path), help="output directory of get, pack or distil")
+@option("--older-than", "age", metavar="30d", help="cache: remove what no run has used for so many days")
+@option("--clear", is_flag=True, help="cache: remove everything that no run is using")
 @ensemble
 def command(
     common: Common, what: str, names: tuple[str, ...], out: Path | None, size: int, back: bool, beam: int, nbest: int,
-    ensemble: tuple[str, ...], **how: Any,
+    ensemble: tuple[str, ...], age: str | None, clear: bool, **how: Any,
 ) -> int | None:
+    if what == "cache":
+        return show_cache(common, 0.0 if clear else None if age is None else parse_days(age))
     if what == "get":
         return get_sets(common, names, out)
     if not names:
@@ -64,6 +71,28 @@ def command(
                                        beam=beam))
     teacher = {"writes": "source" if back else "target", "beam": beam, "nbest": nbest}
     return distil(common, names, out, how, teacher | {"ensemble": ensemble})
+
+
+def parse_days(said: str) -> float:
+    """The days that --older-than names: 30, 30d or 12h."""
+    number, unit = (said[:-1], said[-1]) if said[-1:] in ("d", "h") else (said, "d")
+    if not number.isdigit():
+        raise click.UsageError(Message("--older-than {said}: expected days such as 30d, or hours such as 12h",
+                                       said=said))
+    return int(number) / (1 if unit == "d" else 24)
+
+
+def show_cache(common: Common, older_than: float | None) -> None:
+    """What is kept encoded, or what was removed of it."""
+    from qkv.data import cache
+
+    found = cache.list_entries() if older_than is None else cache.prune_entries(older_than)
+    rows = [f"{e.bytes / 1e6:>10,.1f} MB  {common.say('{days:,.0f} days', days=e.days):>9}  {e.source}"
+            + (common.say("  (in use)") if e.in_use else "") for e in found]
+    total = f"{sum(e.bytes for e in found) / 1e6:,.1f}"
+    end = common.say("{total} MB in {folder}", total=total, folder=cache.encoded_dir()) if older_than is None else (
+        common.say("{n} removed, {total} MB", n=len(found), total=total))
+    common.print_result([asdict(e) for e in found], [*rows, end])
 
 
 def check_files(

@@ -5,8 +5,8 @@ import click
 from qkv.cli.common import Common, answer_lines, read_lines, verb
 
 
-@verb("Print a vector of length 1 for each text (the mean of its last states), one JSON object per line; with -, read "
-      "one text per line.", examples=(
+@verb("Print a vector for each text, one JSON object per line: the mean of its last states, of length 1, or what a "
+      "sentence-transformers directory says. With -, read one text per line.", examples=(
         'qkv embed demo-bert "书放在桌上。"',
         "qkv embed demo-bert - < sentences.txt > vectors.jsonl",
         'qkv embed sentence-transformers/all-MiniLM-L6-v2 "The cat sat on the mat." --json',

@@ -8,6 +8,7 @@ On a real terminal the arrow keys then walk through what it could have written (
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from qkv.plots.text import bar, clean, percent
 Say = Callable[..., str]  # of a template and its fields the text in the reader's language
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
-    "analogy", "diff",
+    "analogy", "diff", "attention", "labels", "experts",
 )
 
 
@@ -52,7 +53,7 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--no-browser", is_flag=True, help="with --serve, print the address and do not open a browser")
 @option("--show", multiple=True, type=click.Choice(SHOWS), help="readout to show (may be repeated)")
 @option("--part", type=click.Choice(("encoder", "decoder", "cross")), help="walk, mask: which attention")
-@option("--key", default="0", help="walk: position or word that is attended to")
+@option("--key", help="walk: position or word that is attended to (default: the one with the largest weight)")
 @option("--token", help="parts: token to explain (default: the most likely)")
 @option("--vs", help="parts: token to contrast with")
 @option("--anchor", multiple=True, help="shift: word to move towards (may be repeated)")
@@ -88,11 +89,12 @@ def command(
         return write_figures(common, loaded, text, how)
     if serve:
         return serve_page(common, loaded, model, text, how)
-    encoder = loaded.spec.decoder is None
-    if html and (encoder or not show):
+    silent = loaded.spec.decoder is None or loaded.spec.head is None  # it writes nothing
+    if html and (silent or not show):
         write_page(common, loaded, model, text, html, how)
-    if show or encoder:
-        return show_readouts(common, loaded, text, show or ("lens",), how)
+    if show or silent:
+        own = {"labels": loaded.spec.labels, "attention": True, "lens": loaded.spec.head}
+        return show_readouts(common, loaded, text, show or tuple(name for name in own if own[name]), how)
     from qkv.explore import scenes
 
     found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它") for line in text]
@@ -100,8 +102,11 @@ def command(
         common.note(note)
     if common.json:
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.lang, "html": html})
-    for scene in found:
-        print_scene(common, scene, how)
+    if len(found) == 2:
+        print_comparison(common, found)
+    if len(found) != 2 or common.verbose or how["layer"] or how["head"] or how["word"]:
+        for scene in found:
+            print_scene(common, scene, how)
     if len(text) == 1 and not html and common.is_interactive():
         from qkv.explore import alternatives
 
@@ -113,7 +118,7 @@ def show_lstm(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str,
     """What there is to see of an LSTM: its translation, and where it looked; a QkvError where it has no attention."""
     results = loaded.translate(list(text), align=True, max_new_tokens=how["max_new_tokens"])
     found: list[dict[str, Any]] = [
-        {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line)),
+        {"text": line, "output": r.text, "source": loaded.tokenizer.pieces(loaded.ids(line), side="source"),
          "target": loaded.tokenizer.pieces(r.tokens), "alignment": r.alignment.tolist()}
         for line, r in zip(text, results, strict=True)
     ]
@@ -130,6 +135,8 @@ def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ht
     from qkv.explore import record
 
     asked = [(name, make_question(loaded, line, how)) for line in text]
+    if len(text) == 2:  # each is compared with the other
+        asked = [(name, replace(q, second=other)) for (_, q), other in zip(asked, reversed(text), strict=True)]
     made = record.record(asked, {name: loaded}, lang=common.lang)
     Path(html).write_text(made, encoding="utf-8")
     common.note("wrote {html}, one offline file", html=html)
@@ -199,13 +206,16 @@ def show_readouts(
     from qkv.explore import tables
 
     found: list[dict[str, Any]] = []
-    together = [s for s in show if s in ("analogy", "diff")]
+    together = [s for s in show if s in ("analogy", "diff", "experts")]
     alone = [s for s in show if s not in together]
     for names, part in [(together, texts), *((alone, (t,)) for t in texts)]:
-        traces = [] if set(names) <= {*tables.TABLES} else [tables.trace_text(loaded, t, names, how) for t in part]
+        alone = set(names) <= {*tables.TABLES, "experts"}
+        traces = [] if alone else [tables.trace_text(loaded, t, names, how) for t in part]
         for name in names:
             ask = tables.parse_ask(common.say, loaded, part, how, traces)
-            if name == "diff":
+            if name == "experts":
+                sheets, data = tables.experts(loaded, part, common.say)
+            elif name == "diff":
                 if len(traces) != 2:
                     raise QkvError("diff: give two texts", code="look-diff")
                 sheets, data = tables.diff(traces[0], traces[1], ask)
@@ -229,7 +239,9 @@ def show_record(common: Common, model: str, step: int, moved: tuple[int, int] | 
         sheets, data = probe_tables.compare_steps(run, *moved, common.say, loaded.core, loaded.tokenizer,
                                                   every=common.verbose)
     else:
-        sheets, data = probe_tables.step_tables(run, step, common.say, every=common.verbose)
+        if (near := run.find_nearest(step)) != step:
+            common.note("nothing was recorded at step {step}; this is step {near}, the nearest", step=step, near=near)
+        sheets, data = probe_tables.step_tables(run, near, common.say, every=common.verbose)
     if common.json:
         return common.emit(data)
     return print_sheets(sheets)
@@ -241,24 +253,38 @@ def print_sheets(sheets: Iterable[Table]) -> None:
         click.echo("\n" + "\n".join(terminal.render(sheet)))
 
 
+def print_comparison(common: Common, scenes: list[dict[str, Any]]) -> None:
+    """Two texts beside each other: what was written for each, and the words in which they differ."""
+    from qkv.lens.compare import find_differences
+
+    rows: list[list[str]] = []
+    for side in ("source", "target") if scenes[0]["kind"] == "translation" else ("target",):
+        one, two = ([clean(token) for token in scene[side]] for scene in scenes)
+        rows += [[" ".join(one[a]) or "–", "|", " ".join(two[b]) or "–"] for a, b in find_differences(one, two)]
+    for scene in scenes:
+        click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    cuts = [make_cut_table(common.say, scene) for scene in scenes if scene["proof"]]
+    note = common.say("-v shows also the alignment and the strongest edges of each")
+    print_sheets([Table(common.say("where the two differ"), rows or [[common.say("nowhere")]], note), *cuts])
+
+
 def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> None:
     """One text in the terminal: what was written, and the tables below it."""
     translation = scene["kind"] == "translation"
     part, side = ("encoder", "source") if translation else ("decoder", "target")
     check_choice(scene, scene[side][: len(scene["attention"][part][0][0])], how)
     click.echo(f"{scene['text']} → {click.style(scene['output'], bold=True)}")
+    sheets = [make_cut_table(common.say, scene)] if scene["proof"] else []
     if translation:
         weight = scene["alignment"]["weight"]
         if how["layer"] or how["head"]:
             weight = average_heads(scene["attention"]["cross"], how)
-        sheets = [make_alignment_table(common.say, scene["target"][1:], scene["source"], weight)]
+        sheets.append(make_alignment_table(common.say, scene["target"][1:], scene["source"], weight))
     else:
-        sheets = [make_guess_table(common.say, scene)]
+        sheets.append(make_guess_table(common.say, scene))
     sheets.append(make_edge_table(common.say, scene["attention"][part], scene[side], how))
     if not translation:
         sheets.append(make_next_word_table(common.say, scene))
-    if scene["proof"]:
-        sheets.append(make_cut_table(common.say, scene))
     print_sheets(sheets)
 
 
@@ -320,26 +346,27 @@ def make_next_word_table(say: Say, scene: dict[str, Any]) -> Table:
 
 
 def make_cut_table(say: Say, scene: dict[str, Any]) -> Table:
-    """The proof: which edges change the target most when they are cut, from the asked word and from the written one."""
-    proof, across, target = scene["proof"], scene.get("across"), scene["target"]
-    at, query = proof["at"], proof["query"]
-    tokens, goal = scene["source"] if across else target, clean(target[at])
-    said = say("P({goal}) was {before:.2f}", goal=goal, before=proof["before"][at])
-    rows = find_strongest_cuts(say, proof, query, at, tokens, clean(tokens[query]))
-    if across:
-        rows += find_strongest_cuts(say, across, at - 1, at, tokens, goal)
+    """The proof: the cuts that take most of the chance of the word with which the page's Proof begins, the worst first.
+
+    The word asked about is cut from others where that matters; else the written one from the source, as on the page.
+    """
+    proof, across = scene["proof"], scene.get("across")
+    found = find_strongest_cuts(proof)
+    if across and find_strongest_cuts(across)[0][0] * 0.1 >= max((lost for lost, _ in found), default=0.0):
+        proof, found = across, find_strongest_cuts(across)
+    at, query, before = proof["at"], proof["query"], proof["before"][proof["at"]]
+    keys, goal = scene["target" if proof["side"] == "decoder" else "source"], clean(scene["target"][at])
+    asking = goal if proof["side"] == "cross" else clean(keys[query])
+    rows: list[list[str | Cell]] = [
+        [f"{asking} ✂ {clean(keys[s])}", (f"{100 * before:.1f}% → {100 * (before - lost):.1f}%", lost),
+         say("says ") + clean(proof["instead"][query][s][at])] for lost, s in found]
+    said = say("P({goal}) was {before:.2f}", goal=goal, before=before)
     return Table(say("one edge cut, run again: {said}", said=said), rows)
 
 
-def find_strongest_cuts(
-    say: Say, proof: dict[str, Any], query: int, at: int, tokens: Sequence[str], asking: str
-) -> list[list[str | Cell]]:
-    """The three cuts from a query that cost the target most, each with what would be said instead."""
-    keys = range(query) if proof["side"] == "decoder" else range(len(tokens))
+def find_strongest_cuts(proof: dict[str, Any]) -> list[tuple[float, int]]:
+    """The three cuts that take most of the chance of the word asked about: (what is lost, the key), the most first."""
+    query, at, after = proof["query"], proof["at"], proof["after"][proof["query"]]
+    keys = range(query) if proof["side"] == "decoder" else range(len(after))
     own = None if proof["side"] == "cross" else query
-    before, after = proof["before"][at], proof["after"][query]
-    return [
-        [f"{asking} ✂ {clean(tokens[s])}", (f"{before:.2f} → {p:.2f}", before - p),
-         say("says ") + clean(proof["instead"][query][s][at])]
-        for p, s in sorted((after[s][at], s) for s in keys if s != own)[:3]
-    ]
+    return sorted(((proof["before"][at] - after[s][at], s) for s in keys if s != own), reverse=True)[:3]

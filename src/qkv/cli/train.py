@@ -137,7 +137,8 @@ def learn(
     try:
         with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
-            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto")
+            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto",
+                                 quiet=True)
     except Interrupted as stopped:
         common.note("saved; go on with: qkv train {out} --resume", out=out)
         return stopped.code
@@ -162,9 +163,10 @@ def name_data(run: Any) -> dict[str, str]:
 
 def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
+    from qkv.devices import read_free_memory
     from qkv.training import own_data, recipes
 
-    free = room(common.device)
+    free = read_free_memory(common.device)
     found = recipes.estimate(run, device=common.device)
     if common.json:
         chosen = {choice.key: choice.value for choice in run.choices}
@@ -199,17 +201,6 @@ def print_plan(common: Common, run: Any) -> int:
 def pad_name(name: str, columns: int = 23) -> str:
     """A name with blanks up to so many columns; a Chinese character takes two of them."""
     return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
-
-
-def room(device: str) -> int | None:
-    """The bytes that are free where the run would compute; None where nobody says."""
-    import torch
-
-    from qkv import memory
-    from qkv.devices import parse_device
-
-    where = parse_device(device)
-    return torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else memory.read_free()
 
 
 def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
@@ -269,7 +260,7 @@ class Plain:
 
     def show(self, event: dict[str, Any]) -> None:
         """An event, as lines on stderr."""
-        if event["kind"] == "step":
+        if event["kind"] in ("step", "reading"):
             if time.monotonic() - self.last < EVERY:
                 return
             self.last = time.monotonic()
@@ -302,6 +293,10 @@ class Live(Plain):
                 self.task, description=f"{event['step']}", completed=event["step"], total=event["of"], said=said
             )
             return
+        if event["kind"] == "reading":
+            (said,) = describe_event(event, self.say)
+            self.progress.update(self.task, description="", completed=event["done"], total=event["of"], said=said)
+            return
         for text in describe_event(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -331,6 +326,8 @@ def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
         if weights:  # the mean of weights that were judged before: their answers are much like those
             at, samples = f"{at} ({weights})", []
         return [f"{at}  {format_numbers(event)}{best}", *samples]
+    if kind == "reading":
+        return [f"{say(event['text'])}  {event['done'] / max(1, event['of']):.0%}"]
     if kind != "note":
         return []
     return [say(event["text"])]

@@ -114,7 +114,8 @@ class Stack(nn.Module):
                 if s.positions.blanks == "counted":
                     x = x + self.blanks(step.positions.blank)  # B T D
             else:
-                x = x + sinusoid(step.positions.token, s.width, s.positions.layout).to(x.dtype)  # B T D
+                counted = step.positions.token + s.positions.offset  # B T
+                x = x + sinusoid(counted, s.width, s.positions.layout).to(x.dtype)  # B T D
         if s.segments:
             x = x + self.segments(step.positions.segment)  # B T D
         if s.relative:

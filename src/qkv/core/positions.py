@@ -50,10 +50,11 @@ def position_in_run(groups: Tensor) -> Tensor:
 def sinusoid(positions: Tensor, width: int, layout: str) -> Tensor:
     """Sines and cosines of geometrically falling frequencies (Vaswani et al. 2017, 3.5): [..., T] -> [..., T, D]."""
     half = (width + 1) // 2
-    exponent = torch.arange(half, device=positions.device, dtype=torch.float64) * 2 / width
+    last = width - 2 if layout == "spanning" else width
+    exponent = torch.arange(half, device=positions.device, dtype=torch.float64) * 2 / last
     angle = (positions.double()[..., None] / 10_000.0**exponent).float()  # B T P
     pair = torch.sin(angle), torch.cos(angle)
-    if layout == "half":
+    if layout != "interleaved":
         return torch.cat(pair, -1)[..., :width]  # B T D
     return torch.stack(pair, -1).flatten(-2)[..., :width]  # B T D
 

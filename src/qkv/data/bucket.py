@@ -29,8 +29,8 @@ class Buckets:
     """
 
     def __init__(
-        self, lengths: Sequence[tuple[int, int]], *, tokens: int, multiple: int = 4, shapes: int = 24,
-        longest: int | None = None, seed: int = 0, often: NDArray[np.float64] | None = None,
+        self, lengths: Sequence[tuple[int, int]] | NDArray[np.int64], *, tokens: int, multiple: int = 4,
+        shapes: int = 24, longest: int | None = None, seed: int = 0, often: NDArray[np.float64] | None = None,
     ) -> None:
         sides = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
         kept = np.arange(len(sides)) if longest is None else np.flatnonzero(sides.max(1) <= longest)

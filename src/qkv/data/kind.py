@@ -61,7 +61,7 @@ class Kind:
     labels: int = 0
     notes: tuple[Message, ...] = ()
 
-    def describe(self, objective: str) -> Message:
+    def describe_kind(self, objective: str) -> Message:
         """What is trained, of what, and the setting that makes it otherwise."""
         rows: Any = f"{self.rows:,}" if self.whole else Message("about {rows:,}", rows=int(float(f"{self.rows:.3g}")))
         if self.name == "shards":
@@ -127,7 +127,7 @@ def find_kind(words: Sequence[str], data: Mapping[str, Any], objective: str = ""
                        each=each)
     (kind,) = found
     if kind == "text":
-        return read_texts(paths, objective, many=many)
+        return decide_texts(paths, objective, many=many)
     if kind == "parquet":
         if len(paths) > 1:
             raise QkvError("{names}: found several Parquet files; name the folder that holds them",
@@ -230,7 +230,7 @@ def decode_lines(path: Path, raws: Sequence[bytes]) -> list[str]:
     return lines
 
 
-def read_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
+def decide_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
     """Texts, or two parallel files: two with one stem, or with as many lines."""
     names = [str(path) for path in paths]
     two = len(paths) == 2 and objective != "text"
@@ -282,7 +282,8 @@ def read_table(paths: Sequence[Path], words: Sequence[str], data: Mapping[str, A
                        "use a file of text (*.txt)", path=paths[0])
 
     def decide_rows(some: Sequence[Sequence[str]]) -> tuple[str, tuple[Column, Column]]:
-        columns = [measure(names[n], n, [row[n] for row in some if len(row) == width]) for n in order or range(width)]
+        cells = ([row[n] for row in some if len(row) == width] for n in order or range(width))
+        columns = [measure_column(names[n], n, found) for n, found in zip(order or range(width), cells, strict=True)]
         return decide(", ".join(map(str, paths)), columns, [] if order else titles, words, objective)
 
     found = decide_rows(rows)
@@ -382,7 +383,7 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], words:
     if isinstance(given, list) and not texts:
         raise QkvError("{place}: found the keys {found}, expected {given}", place=place,
                        found=", ".join(keys) or Message("none"), given=", ".join(map(str, given)))
-    columns = [measure(key, n, [as_text(row[key]) for row in rows if key in row]) for n, key in enumerate(texts)]
+    columns = [measure_column(key, n, [as_text(row[key]) for row in rows if key in row]) for n, key in enumerate(texts)]
     known = [key for key in texts if key.lower() in TEXT_KEYS]
     named = any(key.lower() in LABEL_KEYS for key in texts) or any({*two} <= {*texts} for two in PAIR_KEYS)
     if not given and not named and (known or len(texts) == 1) and isinstance(rows[0].get(texts[0]), str):
@@ -434,7 +435,7 @@ def read_dataset(name: str, data: Mapping[str, Any], objective: str) -> Kind:
     return make_rows_kind(kind, {"dataset": name, "keys": [str(c.name) for c in kind[1]]}, count, whole=True)
 
 
-def measure(name: Message | str, index: int, cells: Sequence[str]) -> Column:
+def measure_column(name: Message | str, index: int, cells: Sequence[str]) -> Column:
     """What cells are like."""
     counts, some = Counter(cell[:200].strip() for cell in cells), cells[:: max(1, len(cells) // 2000)]
     width = sum(len(cell) + sum(c > "\u2e7f" for c in cell) for cell in some) / max(1, len(some))

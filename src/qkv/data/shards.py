@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,14 @@ class Shard:
 
 
 def write_shard(
-    folder: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, save: Callable[[Path], None]
+    folder: Path, documents: Iterable[Sequence[int]], *, vocabulary: int, save: Callable[[Path], None],
+    about: Callable[[], Mapping[str, Any]] = dict,
 ) -> Shard:
     """Documents of ids as a shard, whole or not at all: written beside, flushed, then renamed.
 
     Each document is written as it is, with the symbol that ends it where it has one. `save` puts the tokenizer into a
-    folder; its hash goes into the index, so that shards of different tokenizers can be distinguished.
+    folder; its hash goes into the index, so that shards of different tokenizers can be distinguished. `about` is asked
+    when all is written for what else the index says.
 
     Raises:
         QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
@@ -81,7 +83,7 @@ def write_shard(
         if not tokens:
             raise QkvError("{folder}: no text, so there are no tokens to write", folder=folder)
         index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
-                 "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save)}
+                 "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save), **about()}
         with (aside / "index.json").open("w", encoding="utf-8") as file:
             json.dump(index, file, indent=2, ensure_ascii=False)
             flush_file(file)

@@ -127,9 +127,11 @@ def list_panels(run: Run) -> list[str]:
 def wavefront(run: Run, query: Query) -> Answer:
     """The grid of layers and tokens: what could be computed when, what the machine ran, and what each state reads."""
     found = run.t.wavefront()
-    grids = {n: getattr(found, n).to(torch.int32) for n in ("triangle", "earliest", "ran")}
+    there = ("triangle", "earliest", "ran", *["encoder"] * (found.encoder is not None))
+    grids = {n: getattr(found, n).to(torch.int32) for n in there}
     same = bool((found.sees == found.sees[:1]).all())
     return Answer({"layers": len(found.ran), "same": same, "tokens": list_tokens(run.t, read_ids(run.t)),
+                   "source": list_tokens(run.t, read_ids(run.t, "encoder.")) if found.encoder is not None else None,
                    "line": "t.wavefront().ran", "lines": {n: f"t.wavefront().{n}" for n in (*grids, "sees")}},
                   {**grids, "sees": found.sees[: 1 if same else None].to(torch.uint8)})
 

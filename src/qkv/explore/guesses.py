@@ -4,8 +4,6 @@ The panels are Guess map, Next word, Who pushed, Compare and Proof. Read answers
 Letters: T positions, S keys, L layers, H heads, V vocabulary.
 """
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from qkv.explore import activation_patching, scenes
 from qkv.explore.body import Answer, Query, list_tokens, read_ids, translate_both
-from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import Pass, Refused, Run, kind, make_case, mask_token
 from qkv.lens import logit_lens, resolve
 from qkv.lens.edge_ablation import Case
@@ -210,21 +207,7 @@ def proof(run: Run, query: Query) -> Answer:
         raise Refused("every edge is cut for texts of up to {proof} tokens", proof=scenes.PROOF)
     lines, target = proof_lines(case, side), list(case.target)
     return Answer({**found, "asking": list_tokens(run.t, list(case.source if side == "encoder" else case.target)),
-                   "target": list_tokens(run.t, target), "given": case.at, "line": lines["after"],
-                   "turned": list_turned(found, run.t.tokenizer.pieces(target), case.at), "lines": lines})
-
-
-def list_turned(found: Mapping[str, Any], target: list[str], given: int) -> list[int]:
-    """The written words that a cut across turns into another word of the text, book into tea: they show most."""
-    if found["side"] != "cross":
-        return []
-    bare, places = [piece.strip() for piece in target], list[int]()
-    for goal in range(given, len(bare)):
-        chances = [row[goal] for row in found["after"][goal - 1]]
-        now = found["instead"][goal - 1][chances.index(min(chances))][goal].strip()
-        if now != bare[goal] and now in bare and re.fullmatch(r"[^\W\d_]+", now) and now.lower() not in PLAIN:
-            places.append(goal)
-    return places
+                   "target": list_tokens(run.t, target), "given": case.at, "line": lines["after"], "lines": lines})
 
 
 def proof_lines(case: Case, side: str) -> dict[str, str]:

@@ -71,11 +71,10 @@ def record(
 def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     """The answers with which the live page opens on a run, as data that its document can carry."""
     packed = {"/api/about": encode_answer(about), run_path(question): encode_answer(Answer({"run": run.id}))}
-    map_first = "lens" in answers.list_panels(run)
     for must, what, values in list_requests(run):
-        if what == "attn" or (map_first and what == "thumbs"):
+        if what == "attn":
             break
-        if must:
+        if must and what != "lens":  # heads come first
             packed[request_path(run, what, values, {})] = encode_answer(answers.answer(run, what, values))
     return write_element("ready", packed)
 
@@ -135,12 +134,12 @@ def list_more_requests(run: Run, parts: list[dict[str, Any]], first: dict[str, s
     """What is recorded where there is room."""
     pos, ends = ([str(i) for i in range(len(read_ids(run.t, path)))] for path in ("", "encoder."))
     layers = [str(i) for i in range(len(run.model.spec.stack.blocks))]
+    yield from (("proof", {"side": side}) for side in (("encoder", "cross") if run.model.encoder_decoder else ("",)))
     yield from (("walk", {**first, **key}) for key in ({}, {"key": "0"}))
     yield from (("attn", spot) for p in parts for spot in list_heads(p))
     yield from (("choices", {"pos": p, "top": SHOWN}) for p in pos)
     yield from (("parts", {"pos": p}) for p in pos)
     yield "lens", {"own": "0"}
-    yield from (("proof", {"side": side}) for side in (("encoder", "cross") if run.model.encoder_decoder else ("",)))
     for p in parts:
         yield "thumbs", {"part": p["part"], "sink": "0"}
         yield from (("mask", {"part": p["part"], "layer": str(i)}) for i in range(1, p["layers"]))

@@ -3,6 +3,8 @@
 Letters: L layers, H heads, T positions, S source or key positions, Q queries.
 """
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import Question, Run, ask, attention_paths, make_case
 from qkv.lens import attention_maps, edge_ablation, resolve
 from qkv.lens.edge_ablation import Case
@@ -85,8 +88,8 @@ def layer_guesses(t: Trace) -> dict[str, Any]:
 def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
-    `query` and `at` are where to start: the `word` asked about, and which token from `case.at` on needs it most.
-    None where the text is too long.
+    `query` and `at` are where to start: the `word` asked about, and which token from `case.at` on needs it most;
+    across, the word that a cut turns into another of the text. None where the text is too long.
     """
     core, pieces_of = model.core, model.tokenizer.pieces  # type: ignore[union-attr]
     if max(len(case.source), len(case.target)) > PROOF:
@@ -105,12 +108,30 @@ def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -
     last = 0 if side == "cross" else len(pieces) - (side == "decoder")  # nothing is written after a text's last token
     asked = [i for i, piece in enumerate(pieces[:last]) if word and word in piece]
     query = asked[0] if asked else int(drop.amax((1, 2)).argmax())
+    at = int(drop[query].amax(0).argmax())
+    if side == "cross":
+        at = choose_across((before.exp() - after.exp()).where(drop > -1.0, -1.0), instead, pieces, pieces_of)
+        query = at - 1
     return {
-        "side": side, "query": query, "at": int(drop[query].amax(0).argmax()), "asked": bool(asked),
+        "side": side, "query": query, "at": at, "asked": bool(asked),
         "before": round_list(before.exp()), "after": round_list(after.exp()),
         "instead": [[pieces_of(row) for row in rows] for rows in instead.tolist()],
         "heads": [[round_list(head) for head in row] for row in heads],
     }
+
+
+def choose_across(lost: Tensor, instead: Tensor, pieces: list[str], pieces_of: Callable[..., list[str]]) -> int:
+    """The written token with which to start across: the last that a cut turns into another word of the text (book into
+    tea), else the one that rests most on one word of the source. `lost` (of its chance) and `instead` are [T, S, T].
+    """
+    target = [piece.strip() for piece in pieces]
+    most, keys = lost[:-1, :, 1:].diagonal(0, 0, 2).max(0)  # the word before asks for each token but the first
+    for goal in reversed(range(1, len(target))):
+        now = pieces_of([int(instead[goal - 1, keys[goal - 1], goal])])[0].strip()
+        other = now != target[goal] and now in target and now.lower() not in PLAIN
+        if most[goal - 1] > 0.2 and other and re.fullmatch(r"[^\W\d_]+", now):
+            return goal
+    return int(most.argmax()) + 1
 
 
 def round_list(x: Tensor) -> Any:

@@ -6,20 +6,25 @@ A cell is a text and a weight that colours it. Letters: T positions, S keys, L l
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from qkv.data.sources import read_lines
 from qkv.errors import QkvError
 from qkv.explore.guesses import mark_usable
-from qkv.lens import embeddings, resolve
+from qkv.explore.question import read_once
+from qkv.lens import embeddings, resolve, routing
 from qkv.lens.attribution import Part
+from qkv.lens.edge_ablation import Case
 from qkv.lens.step_by_step import Strip
 from qkv.lens.trace import Trace
 from qkv.messages import Message
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, clean, format_signed, make_cell
+from qkv.plots.text import bar, clean, format_signed, make_cell, percent
 from qkv.sampling import Sampling
+from qkv.tasks.special_tokens import start_ids
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Ask:
 
     say: Callable[..., str]
     pos: int | str = -1
-    key: int | str = 0
+    key: int | str | None = None
     layer: int = 0
     head: int = 0
     token: str | None = None
@@ -37,6 +42,8 @@ class Ask:
     sampling: Sampling | None = None
     top: int = 10
     part: str | None = None
+    mean: bool = False
+    labels: tuple[str, ...] = ()
 
     def path(self, t: Trace) -> str:
         """The attention asked about: of the stack that writes, or of the `part` encoder, decoder or cross."""
@@ -100,7 +107,10 @@ def translate_label(name: str, say: Callable[..., str]) -> str:
 
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
-    found = t.walk(ask.path(t), head=ask.head, query=ask.pos, key=ask.key)
+    path, key = ask.path(t), ask.key
+    if key is None:  # the one at which this head looks most
+        key = int(t[f"{path}.pattern"][0, ask.head, resolve.find_position(t, ask.pos, path=path)].argmax())
+    found = t.walk(path, head=ask.head, query=ask.pos, key=key)
     pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
@@ -156,7 +166,11 @@ def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         at = [] if found.between is None else [f"{float(found.between[i]):+.3f}"]
         rows.append([name.removesuffix(".resid_out"),
                      *(make_cell(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()), *at])
-    return [make_table(ask.say("where {word} moves, layer by layer", word=found.word), rows)], found
+    ends = list(zip(found.anchors, found.cosine[0].tolist(), found.cosine[-1].tolist(), strict=True))
+    note = ask.say("from the embedding to the last layer: {moves}; in the end nearest to {anchor} (cosine 1: the "
+                   "direction that the anchor has when it is read alone)", anchor=max(ends, key=lambda end: end[2])[0],
+                   moves=", ".join(f"{a} {x:+.2f} → {y:+.2f}" for a, x, y in ends))
+    return [make_table(ask.say("where {word} moves, layer by layer", word=found.word), rows, note)], found
 
 
 def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -189,6 +203,25 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     return [make_table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens, "cells": cells}
 
 
+def attention(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
+    """Where each word looked, by one head of a layer or the mean of all."""
+    path = ask.path(t)
+    queries, keys = tokens_of(t, path), tokens_of(t, "encoder." if ask.part == "cross" else path)
+    heads = t[f"{path}.pattern"][0]  # H T S
+    weight = heads.mean(0) if ask.mean else heads[ask.head]
+    rows = [[w, *map(percent, row)] for w, row in zip(queries, weight.tolist(), strict=True)]
+    which = ask.say("mean of the heads") if ask.mean else f"{ask.say('head')} {ask.head + 1}"
+    title = ask.say("{path}, {which}: where each word looked (%)", path=path, which=which)
+    return [make_table(title, [["", *keys], *rows])], {"path": path, "queries": queries, "keys": keys, "weight": weight}
+
+
+def labels(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
+    """The probability of each label."""
+    found = sorted(zip(ask.labels, t["labels.out"][0].float().softmax(-1).tolist(), strict=True), key=lambda x: -x[1])
+    rows = [(name, f"{100 * p:.1f}%", bar(p, 1.0, 30)) for name, p in found]
+    return [make_table(ask.say("labels"), rows)], dict(found)
+
+
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Which experts read which token."""
     found, tokens = t.routes(), tokens_of(t)
@@ -199,6 +232,48 @@ def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
         rows.append([r.path, *picks, " ".join(map(str, r.load.tolist()))])
     title = ask.say("which experts read each token (expert:weight)")
     return [make_table(title, rows)], {"tokens": tokens, "layers": found}
+
+
+def experts(model: Any, texts: Sequence[str], say: Callable[..., str]) -> tuple[list[Table], Any]:
+    """What each expert is good at: the tokens that it reads more than its share, over texts or the lines of files.
+
+    Of a pair (TAB between) the second half is read as what is written for the first.
+    """
+    lines = [line for text in texts for line in (read_lines(Path(text)) if is_file(text) else [text]) if line.strip()]
+    cases = [make_case(model, line) for line in lines[:MOST_LINES]]
+    found, pieces = routing.count_expert_tokens(model.core, cases), model.tokenizer.pieces
+    note = say("{texts} texts, {tokens} tokens read", texts=len(cases), tokens=sum(len(c.target) for c in cases))
+    sheets = [Table(note, [])]
+    heads = (Message("expert"), Message("share (%)"), Message("tokens that it reads more than its share (how often of "
+                                                              "how many)"))
+    for one in found:
+        rows: list[list[str | Cell]] = [[*map(say, heads)]]
+        for e, (share, best) in enumerate(zip(one.share, one.tokens, strict=True)):
+            words = zip(pieces([token for token, _, _ in best]), best, strict=True)
+            rows.append([str(e), percent(share), "  ".join(f"{clean(w)} {n}/{of}" for w, (_, n, of) in words)])
+        sheets.append(make_table(one.path, rows))
+    return sheets, {"texts": len(cases), "layers": found}
+
+
+def make_case(model: Any, line: str) -> Case:
+    """A line as the model reads it: a text, or a source and, after a tab, what is written for it."""
+    source, _, target = line.partition("\t")
+    ids = tuple(model.ids(source))
+    said = tuple(model.tokenizer.encode(target, special=False, side="target")) if target else ()
+    both, free = model.encoder_decoder, model.spec.architecture == "prefix decoder"
+    begun = (*(() if both else ids), *start_ids(model))
+    whole = (*begun, *said, *model.special.eos[:1])
+    if len(whole) < 2:
+        raise QkvError("experts: {line!r} has one token, expected two or more", line=line)
+    return Case(ids if both else (), whole, max(1, len(begun) - 1), len(ids) * free)
+
+
+def is_file(text: str) -> bool:
+    """Whether a text names a file; one that no path can be (too long, a zero byte) does not."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -214,7 +289,15 @@ def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     for name, grid in grids.items():
         rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(grid.tolist())]
         sheets.append(make_table(titles[name], [["", *tokens], *reversed(rows)]))
-    return sheets, {"tokens": tokens, **grids, "sees": found.sees}
+    data = {"tokens": tokens, **grids, "sees": found.sees}
+    if found.encoder is not None:
+        source = tokens_of(t, "encoder.")
+        rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(found.encoder.tolist())]
+        note = ask.say("one pass for all words, before the first word is written: the decoder's ticks start after it")
+        title = ask.say("the encoder: every word of a layer at once")
+        sheets.insert(0, make_table(title, [["", *source], *reversed(rows)], note))
+        data |= {"source": source, "encoder": found.encoder}
+    return sheets, data
 
 
 def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -284,14 +367,15 @@ def trace_text(model: Any, line: str, shows: Sequence[str], how: Mapping[str, An
     A decoder writes one token, which reads the prompt once; eight where the cache and the order of work are shown.
     """
     long = 8 if {"cache", "wavefront"} & set(shows) else 1
-    with model.trace(save=list(shows)) as t:
-        if model.encoder_decoder:
-            model.translate(line, beam=1, max_new_tokens=how.get("max_new_tokens"))
-        elif model.spec.decoder:
-            model.generate(line, max_new_tokens=how.get("max_new_tokens") or long)
-        else:
+    taps = {"attention": "patterns", "labels": "labels.out"}
+    with model.trace(save=[taps.get(show, show) for show in shows]) as t:
+        if model.spec.decoder is None or model.spec.head is None:
             with torch.no_grad():
-                model(torch.tensor([model.ids(line)], device=model.device))
+                read_once(model, model.ids(line))
+        elif model.encoder_decoder:
+            model.translate(line, beam=1, max_new_tokens=how.get("max_new_tokens"))
+        else:
+            model.generate(line, max_new_tokens=how.get("max_new_tokens") or long)
     return t
 
 
@@ -316,8 +400,9 @@ def parse_ask(
     pos, key = parse_place(how.get("word")), parse_place(how.get("key"))
     if pos is None:  # after which the first word is written: the last one that was given, or the mask
         pos = mark_usable(model, traces[0]).index(True) if traces else 0
-    return Ask(say, pos, 0 if key is None else key, layer, head, how.get("token"), how.get("vs"),
-               tuple(how.get("anchor") or texts), sampling, part=part)
+    return Ask(say, pos, key, layer, head, how.get("token"), how.get("vs"),
+               tuple(how.get("anchor") or texts), sampling, part=part,
+               mean=how.get("head") is None, labels=model.labels)
 
 
 def parse_place(typed: str | None) -> int | str | None:
@@ -328,6 +413,7 @@ def parse_place(typed: str | None) -> int | str | None:
 SHOWS: dict[str, Callable[[Trace, Ask], tuple[list[Table], Any]]] = {
     "lens": lens, "parts": parts, "walk": walk, "choices": choices, "mask": mask, "routes": routes,
     "wavefront": wavefront, "cache": cache, "gradient": gradient, "shift": shift, "neighbours": neighbours,
-    "analogy": analogy,
+    "analogy": analogy, "attention": attention, "labels": labels,
 }
 TABLES = ("neighbours", "analogy")  # words alone, no text is read
+MOST_LINES = 1000  # of a file, which experts read

@@ -90,7 +90,7 @@ class BeamSearch:
     def __init__(
         self, decoder: Decoder | Ensemble, limits: list[int], search: Search, options: DecodeOptions
     ) -> None:
-        self.decoder, self.limits, self.search, self.forbid = decoder, limits, search, options.forbid
+        self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         # long sums of fp32 would drift; MPS has nothing wider
@@ -123,7 +123,10 @@ class BeamSearch:
         """
         sources, beams = self.beams.sums.shape
         wanted = self.search.beams * (1 + max(1, len(self.eos)))
-        logprobs, ids = sampling.select_top(logits, wanted, self.forbid)  # BM C
+        forbid = self.options.forbid
+        if self.options.renormalize and forbid:  # before the softmax: the rest sums to 1
+            logits = logits.index_fill(-1, torch.tensor(forbid, device=logits.device), -math.inf)  # BM V
+        logprobs, ids = sampling.select_top(logits, wanted, forbid)  # BM C
         each = ids.shape[-1]
         sums = (self.beams.sums[:, :, None] + logprobs.view(sources, beams, each)).flatten(1)  # B MC
         top = sums.topk(min(wanted, sums.shape[1]))

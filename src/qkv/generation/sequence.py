@@ -27,6 +27,7 @@ class DecodeOptions:
     blanks          ids that stand for text to be filled in, where the model writes into such blanks
     context         most tokens of prompt and continuation together; None: what the positions allow
     forbid          ids that are never chosen; the reported logprobs stay the model's own
+    renormalize     beams rank by the probabilities of what is not forbidden, as CTranslate2's do, not by the model's
     stop_strings    texts that end a row; they and what follows stay out of its text
     text_stream     makes, from the ids that a row continues, the stream that turns its new ids into text, such as
                     `tokenizer.stream`; without it there is no text
@@ -40,6 +41,7 @@ class DecodeOptions:
     blanks: tuple[int, ...] = ()
     context: int | None = None
     forbid: tuple[int, ...] = ()
+    renormalize: bool = False
     stop_strings: tuple[str, ...] = ()
     text_stream: Callable[[tuple[int, ...]], TextStream] | None = None
     chunk: int | None = None

@@ -195,10 +195,9 @@ def add_embedding(book: Ledger, at: Spot) -> Tensor:
     table = core.source_embed if resolve.side_of(at.t) == "encoder" and core.spec.sources else core.embed
     x = book.add(f"{dot}embed.token", to_float64(table.weight[at.run.ids[at.row, at.pos]]) * s.embed_scale)
     if s.positions:
-        slot = place.token[at.row, at.pos]
+        slot = place.token[at.row, at.pos] + s.positions.offset
         learned = s.positions.kind == "learned"
-        vector = (stack.positions.weight[slot + s.positions.offset] if learned
-                  else sinusoid(slot, s.width, s.positions.layout))
+        vector = (stack.positions.weight[slot] if learned else sinusoid(slot, s.width, s.positions.layout))
         x = x + book.add(f"{dot}embed.position", vector)
         if s.positions.blanks == "counted":
             x = x + book.add(f"{dot}embed.blank", stack.blanks.weight[place.blank[at.row, at.pos]])

@@ -3,6 +3,7 @@
 Letters: T positions, L layers, V vocabulary, D width.
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -43,6 +44,12 @@ class Diff(Drawn):
         parted = [(w, x) for w, x in zip(self.read, self.divergence.tolist(), strict=True) if x == x]
         title = Message("how far apart the next words are (KL, nats)")
         return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
+
+
+def find_differences(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[slice, slice]]:
+    """Where two sequences differ: the stretch of each that stands in place of the other's; one of them may be empty."""
+    codes = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    return [(slice(i, to), slice(j, end)) for code, i, to, j, end in codes if code != "equal"]
 
 
 def compare_runs(a: Recording, b: Recording, *, row: int = 0, run: int | None = None) -> Diff:

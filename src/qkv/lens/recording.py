@@ -4,6 +4,7 @@ Attention patterns are not stored: they are rebuilt in fp32 from the recorded q 
 Next: trace.py, which adds the readouts. Letters: B rows, T queries, S keys, H heads, G key/value groups, K head dim.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import Token
@@ -94,6 +95,20 @@ class Recording:
         self.directory = Path(to) if to is not None else None
         if self.directory:
             trace_storage.require_empty(self.directory)
+
+    def __repr__(self) -> str:
+        """The model, the tokens that each stack read, the taps that were saved, and the readouts they suffice for."""
+        count = sum(p.numel() for p in self.core.parameters())
+        lines = [f"{type(self).__name__}: {self.core.spec.architecture}, {count:,} parameters"]
+        for run in self.runs:
+            ids = [i for call in run.calls for i in call.ids[0].tolist()]
+            words = " ".join(self.tokenizer.pieces(ids) if self.tokenizer else map(str, ids))
+            read = f"{len(ids)} tokens, {len(run.calls)} calls, {len(run.calls[0].ids)} rows"
+            lines.append(f"  {run.stack}: {read}: {words[:72]}{' …' * (len(words) > 72)}")
+        taps = sorted({re.sub(r"layers\.\d+", "layers.*", name) for name in self.wanted})
+        ready = [name for name, globs in READOUTS.items() if self.core.spec.has_blocks
+                 and (taken := set(self.expand_selector(name))) <= self.needed and (taken or not globs)]
+        return "\n".join([*lines, f"  taps: {', '.join(taps) or '–'}", f"  readouts: {', '.join(ready)}"])
 
     def expand_selector(self, selector: str) -> list[str]:
         """The names that a selector means, each with its cut: those of a readout, or those that its glob matches."""
@@ -341,7 +356,10 @@ class Recording:
         run = next((r for r in self.runs if stack in (None, r.stack)), None)
         if run is None:
             raise QkvError("nothing ran through the {stack} inside the block", stack=stack or Message("core"))
-        return [self.tokenizer.pieces(r) if self.tokenizer else [str(i) for i in r] for r in run.ids.tolist()]
+        rows: list[list[int]] = run.ids.tolist()
+        if self.tokenizer is None:
+            return [[str(i) for i in row] for row in rows]
+        return [self.tokenizer.pieces(row, side="source" if run.stack == "encoder" else "target") for row in rows]
 
 
 def choose_attend(tracer: Tracer, step: Step) -> Callable[..., Tensor]:

@@ -3,14 +3,19 @@
 Letters: T tokens, E experts, J chosen experts.
 """
 
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qkv.core.experts import Experts
+from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.lens import resolve
+from qkv.lens.edge_ablation import Case, make_inputs
 from qkv.lens.recording import Recording
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form, Grid
@@ -75,3 +80,53 @@ def read_routing(t: Recording, *, row: int = 0, run: int | None = None) -> Route
 def expert_modules(t: Recording) -> dict[str, Experts]:
     """The experts of the stack that writes, by path."""
     return {m.path: m for m in t.core.stack.modules() if isinstance(m, Experts)}
+
+
+@dataclass(frozen=True)
+class ExpertTokens:
+    """What a layer's experts read over many texts: the share of all choices that fell on each, and its own tokens.
+
+    `tokens` lists for each expert (id, how often it read it, how often the token occurred), those that it reads more
+    than its share first: by count times the log of share among the token's choices over the share among all (a G-test).
+    """
+
+    path: str
+    share: tuple[float, ...]
+    tokens: tuple[tuple[tuple[int, int, int], ...], ...]
+
+
+@torch.no_grad()
+def count_expert_tokens(core: Transformer, cases: Iterable[Case], *, top: int = 8) -> list[ExpertTokens]:
+    """Read texts (a source with what is written after it, word for word as given) and count who read which token.
+
+    Raises:
+        QkvError: the model has no experts, or there is no text.
+    """
+    reads, seen = defaultdict[str, Counter[tuple[int, int]]](Counter), Counter[int]()
+    experts: dict[str, Experts] = {}
+    for case in cases:
+        ids = torch.tensor([case.target], device=core.embed.weight.device)
+        with Recording(core, save=["routes"]) as t:
+            core.hidden(ids, make_inputs(core, [case]), mode="prefill")
+        seen.update(case.target)
+        for r in read_routing(t):
+            reads[r.path].update((e, i) for i, row in zip(case.target, r.index.tolist(), strict=True) for e in row)
+        experts = expert_modules(t)
+    if not experts:
+        raise QkvError("experts: there is no text to read")
+    return [rank_tokens(path, reads[path], seen, moe.spec.num_experts, top) for path, moe in experts.items()]
+
+
+def rank_tokens(
+    path: str, reads: Counter[tuple[int, int]], seen: Counter[int], experts: int, top: int
+) -> ExpertTokens:
+    """The share of each expert, and the tokens that it reads more than that share."""
+    whole, chosen = reads.total(), [0] * experts
+    for (e, _), n in reads.items():
+        chosen[e] += n
+    each = whole / seen.total()  # experts that read a token
+    best: list[list[tuple[float, int, int, int]]] = [[] for _ in range(experts)]
+    for (e, token), n in reads.items():
+        best[e].append((n * math.log(n * whole / (each * seen[token] * chosen[e])), token, n, seen[token]))
+    rows = tuple(tuple(found[1:] for found in sorted(one, reverse=True)[:top] if found[0] > 0) for one in best)
+    return ExpertTokens(path, tuple(n / whole for n in chosen), rows)

@@ -148,9 +148,9 @@ def embedding_strips(at: Place) -> tuple[Strip, ...]:
     if s.embed_scale != 1.0:
         found.append(Strip("scaled", f"{found[0].line} * {s.embed_scale!r}", table[token] * s.embed_scale))
     if s.positions:
-        slot = int(run.place.token[at.row, at.query])
+        slot = int(run.place.token[at.row, at.query]) + s.positions.offset
         if s.positions.kind == "learned":
-            rows, slot = stack.positions.weight.detach(), slot + s.positions.offset
+            rows = stack.positions.weight.detach()
             line = f"core.{side}.positions.weight[{slot}]"
             found.append(Strip("position", line, rows[slot], "T D", tuple(rows.shape)))
         else:

@@ -21,7 +21,8 @@ class Wavefront(Drawn):
 
     `triangle`: one token after another, one layer a tick, as in a pipeline. `earliest`: as soon as what it depends on
     is there, on a machine wide enough; a written token depends on the last state of the one before it. `ran`: the
-    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens.
+    order of the run that was traced, a tick for each layer of each call. `read` [T] are the tokens. An encoder
+    reads its source in one pass before: its ticks count from 0 too, and those of the decoder begin anew.
     """
 
     sees: Tensor  # L T T: does layer l's state of token t read layer l-1's state of token s
@@ -29,6 +30,7 @@ class Wavefront(Drawn):
     earliest: Tensor
     ran: Tensor
     read: tuple[str, ...] = ()
+    encoder: Tensor | None = None  # L S, of an encoder-decoder: when its encoder's states were made
 
     def forms(self) -> tuple[Form, ...]:
         """The three orders, the last layer on top; the later, the darker."""
@@ -68,7 +70,11 @@ def build_wavefront(t: Recording, *, row: int = 0, run: int | None = None) -> Wa
     rows = torch.arange(layers)[:, None]  # a call computes a whole row of its tokens at once
     ran = torch.cat([rows.expand(-1, c.ids.shape[1]) + layers * n for n, c in enumerate(calls)], 1)
     earliest = earliest_ticks(sees, calls[0].ids.shape[1])
-    return Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run))
+    sources = next((r for r in t.runs if r.stack == "encoder" and t.core.spec.decoder), None)
+    encoder = None
+    if sources:
+        encoder = torch.arange(len(t.core.encoder.layers))[:, None].expand(-1, sources.calls[0].ids.shape[1])
+    return Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run), encoder)
 
 
 def earliest_ticks(sees: Tensor, prompt: int) -> Tensor:

@@ -11,7 +11,7 @@ from qkv.generation.sequence import DecodeOptions
 from qkv.generation.sequence import Sequence as Row
 from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank
+from qkv.tasks.special_tokens import blank_ids, is_renormalized, start_ids, with_blank
 from qkv.tasks.types import Model, Prompt, Result, as_list
 
 
@@ -85,7 +85,8 @@ def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
         text_stream = (lambda _: tokenizer.stream()) if model.encoder_decoder else tokenizer.stream
     return DecodeOptions(
         options.max_new_tokens, special.eos, start_ids(model), blanks, forbid=special.forbid,
-        stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk, cache=options.cache,
+        renormalize=is_renormalized(model), stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk,
+        cache=options.cache,
     )
 
 

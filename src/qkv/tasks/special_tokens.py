@@ -69,6 +69,11 @@ def start_ids(model: Model) -> tuple[int, ...]:
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 
+def is_renormalized(model: Model) -> bool:
+    """Whether forbidden tokens are taken out before the softmax, as a generation_config.json may say."""
+    return model.generation_config.get("renormalize_logits") is True
+
+
 def blank_ids(model: Model) -> tuple[int, ...]:
     """The ids of tokens that stand for words to be filled in, of a model that writes into such blanks."""
     if model.tokenizer is None:
@@ -87,4 +92,4 @@ def with_end(model: Model, target: str | list[int]) -> list[int]:
         return model.ids(target)
     piece = model.tokenizer.id(BLANK_ENDS[1]) if model.spec.fills_blanks else None
     end = model.special.eos[:1] if piece is None else (piece,)
-    return [*model.tokenizer.encode(target, special=False), *end]
+    return [*model.tokenizer.encode(target, special=False, side="target"), *end]

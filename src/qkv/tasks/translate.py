@@ -16,7 +16,7 @@ from qkv.generation.sequence import DecodeOptions
 from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.special_tokens import is_renormalized, start_ids
 from qkv.tasks.types import Model, Result, as_list
 from qkv.tokenizers.vocabulary import is_closed
 
@@ -38,7 +38,8 @@ def translate(
         check_ensemble(model, other)
     check_sources(model, texts)
     ids, search = [model.ids(t) for t in texts], Search(beam, nbest, length_penalty)
-    options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid)
+    options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid,
+                            renormalize=is_renormalized(model))
     results: dict[int, Result] = {}
     for rows in batch_by_length(ids, batch_tokens):
         found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)

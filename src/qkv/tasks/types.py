@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from qkv.checkpoints.sentence_transformers import Pooling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.spec import Spec
@@ -67,6 +68,7 @@ class Model(Protocol):
     special: SpecialTokens
     config: dict[str, Any] | None
     generation_config: dict[str, Any]
+    pooling: Pooling | None
 
     @property
     def device(self) -> torch.device:

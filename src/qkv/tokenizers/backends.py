@@ -6,7 +6,7 @@ Which way it is, tokenizer_config.json's class says, else config.json's model ty
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -49,13 +49,14 @@ class Stated:
 
 @dataclass(frozen=True)
 class FoundTokenizer:
-    """A backend with its special tokens; `target`, `names` and `files` as Tokenizer has them."""
+    """A backend with its special tokens; `target`, `names`, `sources` and `files` as Tokenizer has them."""
 
     backend: tokenizers.Tokenizer
     roles: dict[str, str]
     target: tokenizers.Tokenizer | None = None
     names: Sequence[str] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    sources: "FoundTokenizer | None" = None
 
 
 def find(directory: Path) -> FoundTokenizer | None:
@@ -226,7 +227,16 @@ def add_extra_tokens(about: Stated, found: FoundTokenizer) -> FoundTokenizer:
 
 
 def two_models(about: Stated, source: str, target: str, vocabulary: str) -> FoundTokenizer:
-    """A sentencepiece model for each side over one numbering (Marian); texts end with the end symbol."""
+    """A sentencepiece model for each side (Marian), over one numbering or, by `separate_vocabs`, over one for each."""
+    found = number_models(about, source, target, vocabulary)
+    if not about.config.get("separate_vocabs"):
+        return found
+    apart = number_models(about, source, target, "target_vocab.json")
+    return replace(apart, sources=found, files={**found.files, **apart.files})
+
+
+def number_models(about: Stated, source: str, target: str, vocabulary: str) -> FoundTokenizer:
+    """Two sentencepiece models over the numbering of one file; texts end with the end symbol."""
     directory, path = about.directory, about.directory / vocabulary
     ids = _vocabulary(path)
     if sorted(ids.values()) != list(range(len(ids))):

@@ -19,21 +19,25 @@ from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
 UNREAD = Message("the tokenizer cannot read this text")
+SOURCES = "source_tokenizer"  # the folder of the source side's, where the sides number their tokens apart
 Side = Literal["source", "target"]
 
 
 class Tokenizer:
     """Text to ids and back, with the special tokens of a model by role; ids are None where it has none.
 
-    `target` cuts the target side's text where that has its own rules; both sides share one numbering. `names` are the
-    tokens by id where the backend's own do not say it; ids of the backend beyond them mean the unknown.
+    `target` cuts the target side's text where that has its own rules. Both sides share one numbering, unless `sources`
+    has the source side's. `names` are the tokens by id where the backend's own do not say it; ids of the backend beyond
+    them mean the unknown.
     """
 
     def __init__(
         self, backend: tokenizers.Tokenizer, *, bos: str | None = None, eos: str | None = None, pad: str | None = None,
         unk: str | None = None, mask: str | None = None, cls: str | None = None, sep: str | None = None,
         target: tokenizers.Tokenizer | None = None, names: Sequence[str] | None = None,
+        sources: "Tokenizer | None" = None,
     ) -> None:
+        self.sources = sources
         self.backend, self._sides = backend, {"source": backend, "target": target or backend}
         self._numbers = None if names is None else {name: i for i, name in enumerate(names)}
         self.size = backend.get_vocab_size() if names is None else len(names)
@@ -82,6 +86,8 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True, side: Side = "source") -> list[list[int]]:
         """The ids of each text, unpadded."""
+        if side == "source" and self.sources is not None:
+            return self.sources.encode_batch(texts, special=special)
         for text in texts:
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
                 raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
@@ -133,9 +139,10 @@ class Tokenizer:
             stream.push(id)
         return stream
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Sequence[int], *, side: Side = "target") -> list[str]:
         """What each id looks like on a page: no marks for spaces, and bytes of a cut character as ⟨e4⟩."""
-        return [self._piece(i) for i in ids]
+        made = self if side == "target" else self.sources or self
+        return [made._piece(i) for i in ids]
 
     def _piece(self, id: int) -> str:  # noqa: A002
         if not 0 <= id < self.size:
@@ -149,23 +156,31 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where in `text` (from, to, in characters) each id of `encode(text)` lies; (0, 0) for the template's own."""
+        if self.sources is not None:
+            return self.sources.offsets(text)
         with guard_panics(UNREAD):
             return self.backend.encode(text).offsets
 
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in their order."""
+        if self.sources is not None:
+            return self.sources.find_unknown(text)
         with guard_panics(UNREAD):
             found = self.backend.encode(text, add_special_tokens=False)
         ids = found.ids if self._numbers is None else self._renumber(text, found)
         spans = [span for i, span in zip(ids, found.offsets, strict=True) if i == self.unk_id]
         return [part for start, end in spans if (part := text[start:end].strip())]
 
-    def fits(self, vocabulary: int) -> None:
-        """Nothing, if an embedding of `vocabulary` rows has one for every token.
+    def fits(self, vocabulary: int, sources: int | None = None) -> None:
+        """Nothing, if an embedding of `vocabulary` rows has one for every token, and one of `sources` for the source's.
 
         Raises:
             QkvError: it has not; both sizes are named.
         """
+        if self.sources is not None:
+            self.sources.fits(sources or vocabulary)
+        elif sources:
+            vocabulary = sources
         known = self._numbers or self.backend.get_vocab()
         token, top = max(known.items(), key=lambda item: item[1], default=("", -1))
         if top >= vocabulary:
@@ -181,6 +196,8 @@ class Tokenizer:
             (directory / name).write_bytes(data)
         if self.files:
             return
+        if self.sources is not None:
+            self.sources.save(directory / SOURCES)
         with guard_panics(Message("{directory}: the tokenizer cannot be written", directory=directory)):
             text = self.backend.to_str(pretty=True)
         (directory / "tokenizer.json").write_text(text, encoding="utf-8")
@@ -291,7 +308,8 @@ def load(directory: str | Path) -> Tokenizer | None:
     """The tokenizer of a model's directory, by the files that it holds; None where it holds none.
 
     Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
-    vocab.json; tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece); vocab.txt (WordPiece).
+    vocab.json (and target_vocab.json); tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece);
+    vocab.txt (WordPiece).
 
     Raises:
         QkvError: a file is broken or its partner is missing; the message names it.
@@ -300,7 +318,11 @@ def load(directory: str | Path) -> Tokenizer | None:
     found = backends.find(directory)
     if found is None:
         return None
-    made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names)
+    sources = load(directory / SOURCES)
+    if found.sources is not None:
+        apart = found.sources
+        sources = Tokenizer(apart.backend, target=None, names=apart.names, sources=None, **apart.roles)
+    made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names, sources=sources)
     stated = backends.read_json(directory / "tokenizer_config.json")
     made.config, made.files = stated | backends.templates(directory), found.files
     return made

@@ -64,7 +64,7 @@ def train_vocabulary(
             backend.post_processor = _ends(backend, template, roles)
     if backend.get_vocab_size() <= len(specials):
         raise QkvError("no text to train a vocabulary of kind {kind!r} on", kind=kind)
-    return Tokenizer(backend, target=None, **roles)
+    return Tokenizer(backend, target=None, sources=None, **roles)
 
 
 def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, str]) -> Any:
@@ -160,7 +160,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
     roles = {**tokenizer.roles, **{NAMES[token]: token for token in lacking if token in NAMES}}
     if bare:
         backend.post_processor = _ends(backend, template, roles)
-    made = Tokenizer(backend, target=None, **roles)
+    made = Tokenizer(backend, target=None, sources=None, **roles)
     made.config = dict(tokenizer.config)
     return made
 

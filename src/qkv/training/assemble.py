@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from qkv import hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
+from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device
 from qkv.errors import QkvError
@@ -27,6 +28,9 @@ from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
+from qkv.training.data_files import encode_large, note_sample
+from qkv.training.large_text import SAMPLE, LargeText
+from qkv.training.machine import refuse_oversized
 from qkv.training.objectives import base, chat
 from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.plan import Plan
@@ -59,8 +63,12 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         run = replace(run, model=replace(run.model, context=context))
     objective = compatibility.choose_objective(run, splits, begun)
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
+    if tokenizer is None and not begun and not run.tokenizer.of:
+        notes += tuple(note_sample(splits))
     tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
-    model = build_model(run, splits, objective, begun, tokenizer)
+    if tokenizer is not None:
+        splits = encode_large(splits, tokenizer, documents=objective.name == "documents")
+    model = build_model(run, splits, objective, begun, tokenizer, device=device)
     compatibility.refuse_misfits(run, splits, objective, model)
     if run.training.lora.rank:
         attach_adapters(model, run)
@@ -81,7 +89,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
 
 
 def build_model(
-    run: Run, splits: Splits, objective: Objective, begun: Model | None, tokenizer: Tokenizer | None
+    run: Run, splits: Splits, objective: Objective, begun: Model | None, tokenizer: Tokenizer | None, *, device: str
 ) -> Model:
     """A new model of the run's shape, or its base, with an output for labels where it learns them."""
     if tokenizer is None:
@@ -94,9 +102,9 @@ def build_model(
     if begun:
         model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
-        model = hub.build(
-            run.model.spec(len(tokenizer), labels=len(labels)), seed=run.training.seed, tokenizer=tokenizer
-        )
+        spec = run.model.spec(len(tokenizer), labels=len(labels))
+        refuse_oversized(spec, device)
+        model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     if objective.labels_texts and model.spec.decoder:
         tokenizer = vocabulary.frame_texts(tokenizer)
     if objective.name == "chat" and not tokenizer.config.get("chat_template"):
@@ -132,9 +140,13 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
         return begun
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
-    spec = replace(spec, head=head, labels=label_head(spec, labels, drop))
+    pooled = run.model.pooling or (begun.pooling.states if begun.pooling else "")
+    if pooled == "max":
+        raise QkvError("base {base!r} pools texts by the maximum of their states; labels read the first, the last or "
+                       "the mean: set model.pooling", base=run.base)
+    spec = replace(spec, head=head, labels=label_head(spec, labels, drop, pooled))
     core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
-    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config)
+    return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config, begun.pooling)
 
 
 def attach_adapters(model: Model, run: Run) -> None:
@@ -168,11 +180,14 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         return vocabulary.equip(found, how["specials"], how["template"])
     if isinstance(splits.train, str):
         texts: Iterable[str] = [splits.train]
+    elif isinstance(splits.train, LargeText):
+        texts = chain.from_iterable(scan.parts for scan in splits.train.scans)
     elif splits.kind == "conversations":
         texts = (f"{m['role']}\n{m['content']}" for talk in splits.train for m in talk)  # type: ignore[index]
     else:
         sides = (0,) if objective.answers == "labels" else (0, 1)
-        texts = (pair[side] for pair in splits.train for side in sides)
+        rows = splits.train.sample(SAMPLE) if isinstance(splits.train, MappedRows) else splits.train
+        texts = (pair[side] for pair in rows for side in sides)
     if run.tokenizer.bpe_dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
         words = list_pieces((word for one in texts for word in whole_words(one)), ranks)

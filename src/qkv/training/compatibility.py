@@ -143,7 +143,8 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[Messa
     Raises:
         QkvError: another's vocabulary is named, and the base or the data have theirs.
     """
-    own, cut = replace(run.model, context=Shape.context, family=Shape.family) != Shape(), run.tokenizer
+    cut = run.tokenizer
+    own = replace(run.model, context=Shape.context, family=Shape.family, pooling=Shape.pooling) != Shape()
     if cut.of and (begun or isinstance(splits.train, Mixture)):
         whose = Message("that of the token shards")
         whose = Message("the base's ({base})", base=run.base) if begun else whose
@@ -152,7 +153,7 @@ def note_overruled(run: Run, splits: Splits, begun: Model | None) -> tuple[Messa
     room, whose = (begun.spec.context if begun else None) or 0, run.base or cut.of
     rules = (
         (run.base and own,
-         Message("the model is that of {base}: of [model], only context is used", base=run.base)),
+         Message("the model is that of {base}: of [model], only context and pooling are used", base=run.base)),
         (room and Shape.context != run.model.context > room,
          Message("model.context={context}: {base} reads at most {room} tokens, so rows are limited to that",
                  context=run.model.context, base=run.base, room=room)),
@@ -210,8 +211,12 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
 
 def note_label_like(splits: Splits) -> Message | None:
     """The note on pairs whose second side looks like labels, if no objective was given."""
-    sides = Counter(side for _, side in splits.train)  # type: ignore[misc]
-    if len(sides) > 20 or len(splits.train) < 20 * len(sides):
+    sides = Counter[str]()
+    for _, side in splits.train:  # type: ignore[misc]
+        sides[side] += 1
+        if len(sides) > 20:
+            return None
+    if len(splits.train) < 20 * len(sides):
         return None
     some = ", ".join(repr(side[:20]) for side, _ in sides.most_common(4))
     return Message("the second column has only {sides} different texts ({some}): if these are labels, set "

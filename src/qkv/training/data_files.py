@@ -1,13 +1,14 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkv.chat.template import check_messages
 from qkv.data import hf_datasets, shards, sources
@@ -15,14 +16,18 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import NAMED, find_leaks
 from qkv.data.familiar import RUN, count_familiar
 from qkv.data.json_rows import parse_object
+from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.data.text_files import find_suffix
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.options import NOT_NEGATIVE
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training import large_text
+from qkv.training.large_text import LargeText
 from qkv.training.settings import Part
-from qkv.training.splits import READERS, Splits, Talk, find_data_file, held_out, text_splits
+from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
@@ -129,10 +134,17 @@ class Data(Part):
         return kind
 
     def read_texts(self, folder: Path, policy: BadRowPolicy) -> Splits:
-        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out."""
+        """Plain texts with a blank line between; without `valid_file` the last tenth of each is held out.
+
+        Large ones are only scanned; assemble.py encodes them when there is a vocabulary.
+        """
         key = self.keys[0] if len(self.keys) == 1 else ""
-        texts = [plain_text(folder / name, policy, key) for name in self.text]
         apart = (self.valid_file, self.test_file)
+        if large_text.is_large([folder / name for name in self.text]):
+            named = (self.text, *((one,) if one else () for one in apart))
+            train, valid, test = (read_large(folder, names, policy, key) if names else "" for names in named)
+            return Splits(train, valid or train, test)
+        texts = [plain_text(folder / name, policy, key) for name in self.text]
         valid, test = (plain_text(folder / one, policy, key) if one else "" for one in apart)
         leaks = [find_leaks(folder / name, folder / one) for one in apart if one for name in self.text]
         notes = (*policy.notes, *chain.from_iterable(leaks))
@@ -145,7 +157,8 @@ class Data(Part):
     def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
         files = list(self.split_files())
-        sets: list[list[Any]] = [[row for _, row in one.read_rows(folder, policy)] for one in files]
+        collect: Callable[[Iterable[Any]], Any] = list if self.messages else collect_rows
+        sets: list[Any] = [collect(row for _, row in one.read_rows(folder, policy)) for one in files]
         apart = [self.files_of_split(which) for which in ("test", "valid")]
         test, valid = ([row for _, row in one.read_rows(folder, policy)] if one else None for one in apart)
         held = [*(test or ()), *(valid or ())]
@@ -160,7 +173,7 @@ class Data(Part):
             sets, test = self.hold_out_rows(sets, self.test)
         if valid is None:
             sets, valid = self.hold_out_rows(sets, self.valid)
-        rows, notes = [row for rows in sets for row in rows], (*policy.notes, *said)
+        rows, notes = sets[0] if len(sets) == 1 else collect(chain.from_iterable(sets)), (*policy.notes, *said)
         if not self.weights:
             return Splits(rows, valid, test, notes)
         sizes = [len(some) for some in sets]
@@ -180,33 +193,26 @@ class Data(Part):
         kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
         return (replace(self, **{kind: name}) for name in getattr(self, kind))
 
-    def hold_out_rows(self, sets: list[list[Any]], count: int) -> tuple[list[list[Any]], list[Any]]:
+    def hold_out_rows(self, sets: list[Any], count: int) -> tuple[list[Any], list[Any]]:
         """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
         side = 1 if self.apart == "target" else 0
 
         def key(row: Any) -> str:
             return repr(row) if self.messages else row[side]
 
-        texts: Any = [(key(row), (n, row)) for n, rows in enumerate(sets) for row in rows]
-        parts: Any = held_out(texts, count, "source")
-        rest, held = parts
-        stay: list[list[Any]] = [[] for _ in sets]
-        for _, (n, row) in rest:
-            stay[n].append(row)
-        return stay, [row for _, (_, row) in held]
+        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), count)
+        cuts = np.cumsum([0, *map(len, sets)])
+        parts = [np.flatnonzero(chosen[a:b] == out)
+                 for out in (False, True) for a, b in pairwise(cuts)]
+        both = [select_rows(rows, part) for rows, part in zip(sets * 2, parts, strict=True)]
+        return both[: len(sets)], [row for rows in both[len(sets) :] for row in rows]
 
     def read_shards(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
         whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
         found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
-        notes: list[Message] = []
-        for name, held in found.items():
-            count, of, place = count_familiar(whole, held)
-            note = Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the "
-                           "first at {place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN,
-                           place=place)
-            notes += [note] if count > LEAK * of else []
+        notes = [note for name, held in found.items() for note in note_familiar(name, whole, held)]
         test = found.get(self.test_file, ())
         if self.valid_file:
             return Splits(whole, found[self.valid_file], test, tuple(notes))
@@ -268,7 +274,8 @@ class Data(Part):
             drop = self.overlap == "drop"
             end = Message("left out of training") if drop else Message("trained on anyway")
             said = (Message("{said}; {what}", said=found, what=end),)
-            sets = [[row for row in rows if repr(row) not in known] for rows in sets] if drop else sets
+            if drop:
+                sets = [select_rows(rows, find_fresh(rows, known)) for rows in sets]
         return sets, (*said, *self.note_shared_sides(sets, held))
 
     def note_headers(self, folder: Path, files: "Iterable[Data | None]") -> Iterator[Message]:
@@ -284,7 +291,8 @@ class Data(Part):
         if self.messages or not held:
             return ()
         side = 1 if self.apart == "target" else 0
-        other = {row[side]: row for rows in sets for row in rows}
+        asked = {row[side] for row in held}
+        other = {row[side]: row for rows in sets for row in rows if row[side] in asked}
         found = [row for row in held if row[side] in other and repr(other[row[side]]) != repr(row)]
         if not found:
             return ()
@@ -319,6 +327,52 @@ def read_shared(data: Data) -> Splits:
     held = [f"{which}_{part}" for which in ("valid", "test") for part in ("source", "target", "file")]
     files: dict[str, Any] = {key: tuple(map(find, getattr(data, key))) for key in FILES}
     return replace(data, **files, **{key: find(getattr(data, key)) for key in held}).splits(Path())
+
+
+def find_fresh(rows: Iterable[Any], known: set[str]) -> NDArray[np.int64]:
+    """The numbers of the rows that are not known."""
+    return np.array([n for n, row in enumerate(rows) if repr(row) not in known], dtype=np.int64)
+
+
+def note_familiar(name: str, whole: Mixture, held: Mixture) -> Iterator[Message]:
+    """The note on held-out tokens of which too many occur in training."""
+    count, of, place = count_familiar(whole, held)
+    if count > LEAK * of:
+        yield Message("{name}: {count:,} of {of:,} held-out runs of {run} tokens also occur in training, the first at "
+                      "{place}: the evaluation looks too good", name=name, count=count, of=of, run=RUN, place=place)
+
+
+def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy, key: str) -> LargeText:
+    """The text of files, which are scanned and not held."""
+    return LargeText(tuple(large_text.scan_text(folder / name, key) for name in names), policy)
+
+
+def note_sample(splits: Splits) -> Iterator[Message]:
+    """The note on the part of large data that a vocabulary is made from."""
+    rows = splits.train
+    if isinstance(rows, LargeText):
+        yield rows.describe_sample()
+    if isinstance(rows, MappedRows) and (few := len(rows.sample(large_text.SAMPLE))) < len(rows):
+        yield Message("vocabulary from {few:,} of {all:,} rows, drawn evenly", few=few, all=len(rows))
+
+
+def encode_large(splits: Splits, tokenizer: Tokenizer, *, documents: bool) -> Splits:
+    """The same data with token shards in the place of text that is too large to be held in memory."""
+    if not isinstance(splits.train, LargeText):
+        return splits
+
+    def encode(text: Any) -> Mixture | None:
+        return Mixture(text.encode(tokenizer, documents=documents)) if text else None
+
+    whole, test = encode(splits.train), encode(splits.test)
+    valid = None if splits.valid is splits.train else encode(splits.valid)
+    assert whole is not None
+    apart = [part for part in (valid, test) if part]
+    notes = [Message("{path}: {n} bad row(s) left out", path=shard.index["source"], n=shard.index["bad_rows"])
+             for part in (whole, *apart) for shard in part.shards if shard.index["bad_rows"]]
+    notes += [note for part in apart for note in note_familiar(part.shards[0].index["source"], whole, part)]
+    train, held = (whole, valid) if valid else whole.split(share=0.1, most=200_000)
+    return replace(splits, train=train, valid=held, test=test or (), notes=(*splits.notes, *notes))
 
 
 def plain_text(path: Path, policy: BadRowPolicy, key: str = "") -> str:

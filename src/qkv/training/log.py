@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +75,25 @@ def open_log(path: Path | None, report: Report | None) -> Report:
             report(event)
 
     return report_event
+
+
+def make_progress(every: float = 5.0) -> Report:
+    """A report for Python: notes, evaluations and, `every` so many seconds, the loss of a step, as lines on stderr."""
+    last = time.monotonic()
+
+    def tell(event: Event) -> None:
+        nonlocal last
+        if event["kind"] == "step" and (event["step"] == 1 or time.monotonic() - last >= every):
+            last = time.monotonic()
+            of = f"/{event['of']}" if event["of"] else ""
+            print(f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}", file=sys.stderr)
+        elif event["kind"] == "evaluation":
+            numbers = "  ".join(f"{key} {value:.4g}" for key, value in event.items() if isinstance(value, float))
+            print(f"step {event['step']}  {numbers}{'  *' if event.get('best') else ''}", file=sys.stderr)
+        elif event["kind"] == "note":
+            print(event["text"], file=sys.stderr)
+
+    return tell
 
 
 def write_error(path: Path, error: OSError) -> QkvError:

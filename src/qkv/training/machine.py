@@ -4,6 +4,7 @@ The precision is asked of the device and never measured: equal runs are equal, w
 """
 
 import dataclasses
+import math
 import os
 import time
 
@@ -15,6 +16,8 @@ from qkv.adapt.onednn_linear import multiply
 from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
+from qkv.devices import read_free_memory
+from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.training.control import Progress
@@ -26,6 +29,7 @@ CROWDED = 1.2  # how much longer all threads must take than one to be reported
 GRAIN = 32  # lengths are rounded up to so many: few of them are counted
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 ROUNDS = 5
+CERTAIN = 20_000_000  # weights, about, that are trained in any memory
 
 
 def choose_precision(core: Transformer) -> str:
@@ -122,3 +126,15 @@ def measure_peak(device: str, precision: str) -> float:
         float(multiply(a, a)[0, 0])  # waits for the device
         best = min(best, time.perf_counter() - start)
     return 2 * side**3 / best
+
+
+def refuse_oversized(spec: Spec, device: str) -> None:
+    """QkvError where the weights of a new model, their gradients and moments alone take more memory than is free."""
+    free, width = read_free_memory(device), spec.stack.width
+    if free is None or width * (len(spec.stack.blocks) * width + spec.vocabulary) < CERTAIN:
+        return
+    weights = sum(map(math.prod, cost.shapes(spec).values()))
+    if (need := 16 * weights) > free:  # four numbers of four bytes each
+        raise QkvError("a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are free; "
+                       "make model.width, model.layers or tokenizer.size smaller", weights=weights, need=need / 1e9,
+                       free=free / 1e9)

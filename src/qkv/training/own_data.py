@@ -63,7 +63,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     found, values = describe_files(paths, typed)
     first = paths[0] if paths[0].exists() else Path(next(iter(found.data.values()))[0])  # of a glob the first file
     run = make_run(values, words, first.with_suffix("") if first.suffix.lower() in COMPRESSED else first, Path())
-    return replace(run, about=(found.describe(run.objective or guess_objective(run)), *found.notes))
+    return replace(run, about=(found.describe_kind(run.objective or guess_objective(run)), *found.notes))
 
 
 def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:

@@ -19,6 +19,8 @@ from qkv.data.shards import Mixture
 from qkv.devices import parse_device
 from qkv.messages import Message
 from qkv.spec import Spec
+from qkv.training.large_text import LargeText
+from qkv.training.machine import refuse_oversized
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
@@ -70,9 +72,9 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     if isinstance(train, Mixture):
         count = 4 * sum(len(shard) for shard in train.shards)
         return Facts("token shards", objective, count, count, count, 0, 0.0, 0)
-    if isinstance(train, str):
+    if isinstance(train, str | LargeText):
         places = range(0, len(train), max(1, len(train) // LOOKS))
-        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train
+        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
         return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
                      share_unspaced(some), 0)
     rows = train[:: max(1, len(train) // LOOKED)]
@@ -158,7 +160,10 @@ class Planner:
         usual = USUAL.get(name, USUAL["plain text"])
         if not new:
             adapters = bool(self.given.get("training.lora.rank"))
-            usual = {**USUAL["conversations"], "lr": 1e-3 if adapters else 3e-4 if width <= 256 else 1e-4,
+            lr = 3e-4 if width <= 256 else 1e-4
+            if f.kind == "labels":  # a new output learns beside what is known
+                lr = 1e-3 if width <= 256 else 2e-4
+            usual = {**USUAL["conversations"], "lr": 1e-3 if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
         why = Message("usual for a new model") if new else Message("gentle, as the model was trained before")
         for key, value in {**usual, "clip": 1.0}.items():
@@ -168,7 +173,7 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = time_step is not None, max(1, f.rows)
-        least = {"pairs": 200, "labels": 200}.get(f.kind, 300) if new else 60
+        least = {"pairs": 200, "labels": 200}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
         passes = min(100.0, max(0.3, passes)) if new else 5.0
@@ -185,11 +190,13 @@ class Planner:
         self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
         self.choose("training.schedule", "linear", Message("the rate is down when the steps end"))
         self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
-        self.choose("training.patience", 4, Message("evaluations without a better one"))
+        # gentle runs are short, and their last steps, at a low rate, are the best
+        self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
 
 
 def time_training_step(spec: Spec, tokens: int, length: int) -> float:
     """The seconds of a training step of a model on this machine, about: the median of a few on drawn tokens."""
+    refuse_oversized(spec, "auto")
     core, rows = Transformer(spec), max(1, tokens // length)
     core.to(parse_device("auto"))
     ids = torch.randint(0, spec.vocabulary, (rows, length), device=core.embed.weight.device)

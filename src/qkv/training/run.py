@@ -20,6 +20,7 @@ from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, parse_assignments, re
 from qkv.tokenizers.bpe_dropout import Ranks, read_merges
 from qkv.tokenizers.vocabulary import Kind
 from qkv.training.data_files import Data
+from qkv.training.large_text import LargeText
 from qkv.training.planner import Choice
 from qkv.training.settings import REMOVED, RENAMED, Part, Settings
 from qkv.training.shape import Shape
@@ -181,7 +182,7 @@ def shrink_run(run: Run) -> Run:
             whole = run.splits()
         if isinstance(whole.train, Mixture):
             return dataclasses.replace(whole, train=whole.train.take_first(20_000), valid=whole.valid.take_first(2_000))  # type: ignore[union-attr]
-        size = 20_000 if isinstance(whole.train, str) else 200
+        size = 20_000 if isinstance(whole.train, str | LargeText) else 200
         cut = {"train": whole.train[:size], "valid": whole.valid[: size // 10], "test": whole.test[:8]}  # type: ignore[index]
         often = None if whole.often is None else np.ones(len(cut["train"]))
         return dataclasses.replace(whole, often=often, **cut)  # type: ignore[arg-type]

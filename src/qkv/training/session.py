@@ -12,7 +12,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import replace_from_dict
 from qkv.tasks.label_scores import Accuracy
@@ -44,7 +46,13 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     going_on = bool(resume and directory and checkpoint.find_last(directory / "train"))
     start = None if going_on else time.process_time()
     run = recall_choices(run, directory) if directory and going_on else run
-    a = assemble(run, directory=directory if going_on else None, device=device)
+
+    def tell(doing: Message, done: int, of: int) -> None:
+        if report and ranks.first:
+            report({"kind": "reading", "step": 0, "text": doing, "done": done, "of": of})
+
+    with hear_progress(tell):
+        a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)
     if not going_on:

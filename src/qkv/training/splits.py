@@ -2,8 +2,9 @@
 names by `corpus`. Next: data_files.py."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from qkv.data.corpus import load_corpus, load_text
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.paths import cache_dir, data_dir
+from qkv.training.large_text import LargeText
 
 Pair = tuple[str, str]
 SENTIMENT = {"0": "negative", "1": "positive"}  # the labels of SST-2
@@ -26,16 +28,16 @@ Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …
 class Splits:
     """The data of a run: pairs of (source, target), the text of a language model, or conversations."""
 
-    train: Sequence[Any] | str | Mixture  # pairs, or conversations: a Talk each
-    valid: Sequence[Any] | str | Mixture
-    test: Sequence[Any] | str | Mixture = ()
+    train: Sequence[Any] | str | LargeText | Mixture  # pairs, or conversations: a Talk each
+    valid: Sequence[Any] | str | LargeText | Mixture  # of a LargeText that is trained on: its end
+    test: Sequence[Any] | str | LargeText | Mixture = ()
     notes: tuple[str, ...] = ()  # what was skipped, to be reported before the run
     often: NDArray[np.float64] | None = None  # how many times each row of train comes in an epoch; without it once
 
     @property
     def kind(self) -> str:
         """What these data are: plain text, conversations, or pairs."""
-        if isinstance(self.train, str):
+        if isinstance(self.train, str | LargeText):
             return "plain text"
         if isinstance(self.train, Mixture):
             return "token shards"
@@ -45,17 +47,28 @@ class Splits:
 def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
     """(rest, held out): about `count` pairs chosen by the hash of their `apart` side, with all that share its text."""
     side = 1 if apart == "target" else 0
-    texts = sorted({p[side] for p in pairs}, key=lambda t: (zlib.crc32(t.encode("utf-8")), t))
-    copies: dict[str, int] = {}
-    for pair in pairs:
-        copies[pair[side]] = copies.get(pair[side], 0) + 1
-    chosen, taken = set[str](), 0
-    for text in texts:
-        if taken >= min(count, len(pairs) // 5):  # small data keep four fifths for training
-            break
-        chosen.add(text)
-        taken += copies[text]
-    return [p for p in pairs if p[side] not in chosen], [p for p in pairs if p[side] in chosen]
+    chosen = choose_held_out(lambda: (pair[side] for pair in pairs), count).tolist()
+    return [p for p, out in zip(pairs, chosen, strict=True) if not out], list(compress(pairs, chosen))
+
+
+def choose_held_out(read: Callable[[], Iterable[str]], count: int) -> NDArray[np.bool_]:
+    """Which of the texts that `read` gives are held out: about `count`, those of the lowest hashes with their copies.
+
+    They are read twice and not kept.
+    """
+    hashes = np.fromiter((zlib.crc32(text.encode("utf-8")) for text in read()), dtype=np.uint32)
+    count = min(count, len(hashes) // 5)  # small data keep four fifths for training
+    chosen = np.zeros(len(hashes), dtype=np.bool_)
+    if count:
+        low = hashes <= np.partition(hashes, count - 1)[count - 1]  # each text is there once at least
+        copies: dict[tuple[int, str], list[int]] = {}
+        for n, text in compress(enumerate(read()), low):
+            copies.setdefault((int(hashes[n]), text), []).append(n)
+        for text in sorted(copies):
+            if chosen.sum() >= count:
+                break
+            chosen[copies[text]] = True
+    return chosen
 
 
 def text_splits(text: str, *, share: float) -> Splits:

@@ -32,7 +32,7 @@ class ComparePanel extends Panel {
   }
 
   protected view({ diff, patch }: Record<string, Answer>): TemplateResult {
-    if (!diff) return html`${this.form()}<p class="empty">${this.t("compare.none")}</p>`;
+    if (!diff) return html`${this.form()}<p class="empty">${this.t(this.page.client.recorded ? "compare.none.recorded" : "compare.none")}</p>`;
     const { data, shape } = diff.arrays!.changed!;
     const [rows, cols] = shape as [number, number];
     const names = (diff.layers as string[]).map((n) => (n === "embed" ? this.t("embed") : `${this.t("layer")} ${n}`));
@@ -80,6 +80,7 @@ class ComparePanel extends Panel {
   }
 
   private form(): TemplateResult {
+    if (this.page.client.recorded) return html``; // no other text can be asked
     const { ask } = this.page.state;
     const now = ask?.second ?? "";
     const send = (e: Event): void => {
@@ -88,7 +89,7 @@ class ComparePanel extends Panel {
       if (second && ask) this.page.ask({ ...ask, second });
     };
     return html`<form class="controls" @submit=${send}><label class="field wide"><span>${this.t("compare.second")}</span><input type="text" .value=${now} placeholder=${this.page.meta.text} autocomplete="off"
-      @input=${(e: Event) => (this.second = (e.target as HTMLInputElement).value)}></label><button type="submit" ?disabled=${this.page.client.recorded}>${this.t("compare.go")}</button></form>`;
+      @input=${(e: Event) => (this.second = (e.target as HTMLInputElement).value)}></label><button type="submit">${this.t("compare.go")}</button></form>`;
   }
 
   private side(s: Side, i: number, diff: Answer): TemplateResult {

@@ -138,4 +138,4 @@ class GuessMap extends Panel {
     else if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth + 8;
   }
 }
-panel({ name: "guess-map", element: "q-guess-map", order: 10, fits: (meta) => meta.panels.includes("lens") }, GuessMap);
+panel({ name: "guess-map", element: "q-guess-map", order: 25, fits: (meta) => meta.panels.includes("lens") }, GuessMap);

@@ -250,4 +250,4 @@ class QThumbs extends LitElement {
   }
 }
 customElements.define("q-thumbs", QThumbs);
-panel({ name: "heads", element: "q-heads", order: 20, fits: (meta) => meta.panels.includes("attn") && meta.parts.length > 0 }, Heads);
+panel({ name: "heads", element: "q-heads", order: 10, fits: (meta) => meta.panels.includes("attn") && meta.parts.length > 0 }, Heads);

@@ -1,5 +1,5 @@
 /** Mask & phase: why each cell is dark, how the square fills, four architectures, and which cell could come when. */
-import { html, svg, type TemplateResult } from "lit";
+import { html, nothing, svg, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer, Numbers } from "../client";
 import { choice, pick } from "../draw/choose";
@@ -156,6 +156,7 @@ class MaskPanel extends Panel {
     return html`<h3>${this.t("wave.title")}</h3><p class="note">${this.t("wave.about")}</p>
       <div class="controls"><q-player .from=${0} .to=${last} .now=${now} .label=${this.t("wave.tick")} .says=${this.says()} @q-step=${(e: CustomEvent<number>) => (this.tick = e.detail)}></q-player></div>
       <div class=${words.length > 20 ? "" : "columns"}>${this.grid("wave.triangle", triangle, { now, words, line: wave.lines.triangle, rests, at: [layer, token] })}${this.grid("wave.ran", ran, { now, words, line: wave.lines.ran, rests, at: [layer, token] })}</div>
+      ${wave.source ? html`<p class="note">${this.t("wave.encoder.about")}</p>${this.grid("wave.encoder", wave.arrays!.encoder!, { now, words: (wave.source as Token[]).map((x) => word(x.text)), line: wave.lines.encoder, rests: new Set(), at: [-1, -1] })}` : nothing}
       <p class="note" aria-live="polite">${this.t("wave.cell", layer + 1, words[token] ?? "", triangle.data[layer * triangle.shape[1]! + token]!, ran.data[layer * ran.shape[1]! + token]!)} ${this.told ? this.t("wave.rests", rests.size) : this.t("wave.ask")}</p>`;
   }
 
@@ -168,7 +169,7 @@ class MaskPanel extends Panel {
     const shownTokens = Array.from({ length: Math.min(WIDEST, size) }, (_, i) => from + i);
     const keyed = (e: KeyboardEvent): void => {
       const move = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
-      if (!move) return;
+      if (!move || at[0] < 0) return; // the encoder's cells rest on all below them
       e.preventDefault();
       this.told = [clamp(at[0] + move[0]!, layers), clamp(at[1] + move[1]!, size)];
     };
@@ -179,7 +180,7 @@ class MaskPanel extends Panel {
           const tick = ticks.data[l * size + t]!;
           const mood = `${tick > now ? "later" : tick === now ? "now" : ""} ${l === at[0] && t === at[1] ? "at" : rests.has(l * size + t) ? "needs" : ""}`;
           return html`<td class=${mood} style=${`--share:${Math.round(10 + (28 * tick) / most)}%`} @click=${() => {
-            this.told = [l, t];
+            if (at[0] >= 0) this.told = [l, t];
             tell(this, { value: tick, name: `${this.t(title)} · ${this.t("layer")} ${shown(l)} · ${w}`, line: `${line}[${l}, ${t}]` });
           }}>${tick > now ? "" : tick}</td>`;
         })}</tr>`)}</tbody>
@@ -233,4 +234,4 @@ function lines(kind: string, given: number, size: number): string {
   return `${open} + ${triangle(written)}`;
 }
 
-panel({ name: "mask", element: "q-mask", order: 60, fits: () => true }, MaskPanel);
+panel({ name: "mask", element: "q-mask", order: 60, fits: () => true, begins: "decoder" }, MaskPanel);

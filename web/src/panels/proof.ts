@@ -96,16 +96,11 @@ class ProofPanel extends Panel {
   }
 }
 
-/** Where to begin: the word asked about with the target it bears on most; across, the target that rests most on one word. */
+/** The word with which to begin, and how much of its chance a cut takes. */
 function best(proof: Answer): { query: number; goal: number; drop: number } {
-  const before = proof.before as number[];
-  const after = proof.after as number[][][];
-  const drop = (q: number, t: number): number => Math.max(0, ...after[q]!.map((row, k) => (proof.side !== "cross" && k === q ? 0 : before[t]! - row[t]!)));
-  if (proof.side !== "cross") return { query: proof.query, goal: proof.at, drop: drop(proof.query, proof.at) };
-  const goals = before.map((_, t) => t).filter((t) => t >= proof.given);
-  const most = goals.reduce((b, t) => (drop(t - 1, t) > drop(b - 1, b) ? t : b), goals[0] ?? 1);
-  const goal = goals.filter((t) => drop(t - 1, t) > 0.2 && proof.turned.includes(t)).at(-1) ?? most;
-  return { query: goal - 1, goal, drop: drop(goal - 1, goal) };
+  const { query, at: goal } = proof as unknown as { query: number; at: number };
+  const lost = (proof.after[query] as number[][]).map((row, k) => (proof.side !== "cross" && k === query ? 0 : proof.before[goal] - row[goal]!));
+  return { query, goal, drop: Math.max(0, ...lost) };
 }
 
-panel({ name: "proof", element: "q-proof", order: 130, fits: () => true }, ProofPanel);
+panel({ name: "proof", element: "q-proof", order: 20, fits: () => true }, ProofPanel);

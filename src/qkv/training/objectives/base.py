@@ -8,17 +8,20 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from qkv.core.model import Transformer
 from qkv.data import bucket, collate
+from qkv.data.mapped_rows import MappedRows, encode_rows
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import Template
+from qkv.training.large_text import identify_tokenizer
 from qkv.training.losses import mean_loss, measure
 from qkv.training.plan import Plan
 from qkv.training.run import Run
@@ -98,10 +101,37 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
     return {i for token in tokenizer.roles.values() if (i := tokenizer.id(token)) is not None}
 
 
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
-    """Both sides of pairs as ids."""
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Ids]:
+    """Both sides of pairs as ids, of pairs on disk on disk too."""
+    if isinstance(pairs, MappedRows):
+        return encode_mapped(tokenizer, pairs, tokenizer.encode_batch, partial(tokenizer.encode_batch, side="target"))
     left = tokenizer.encode_batch([a for a, _ in pairs])
     return list(zip(left, tokenizer.encode_batch([b for _, b in pairs], side="target"), strict=True))
+
+
+def encode_mapped(tokenizer: Tokenizer, rows: MappedRows, *encoders: Callable[[list[str]], list[list[int]]]) -> Any:
+    """The ids of rows on disk, side by side as `encoders` give them."""
+    return encode_rows(rows, encoders, vocabulary=len(tokenizer), maker=identify_tokenizer(tokenizer))
+
+
+def measure_sides(rows: Any) -> np.ndarray:
+    """How many ids each side of each row has: N sides."""
+    if isinstance(rows, MappedRows):
+        return rows.lengths
+    found = [len(side) for row in rows for side in row]
+    return np.array(found, dtype=np.int64).reshape(len(rows), len(rows[0]) if rows else 1)
+
+
+def take_rows(rows: Any, key: Sequence[int]) -> list[Any]:
+    """Some rows, of a list or on disk."""
+    return rows.take(key) if isinstance(rows, MappedRows) else [rows[i] for i in key]
+
+
+def identify_rows(run: Run, rows: Any, classes: Sequence[int] = ()) -> dict[str, Any]:
+    """What identifies this run's data, of which `rows` are the ids."""
+    if isinstance(rows, MappedRows):
+        return identify(run, classes=classes) | {"ids": int(rows.ends[-1]), "sha256": rows.sha256}
+    return identify(run, flatten_ids(side for row in rows for side in row), classes)
 
 
 def truncate_rows(rows: list[list[int]], longest: int | None) -> list[list[int]]:
@@ -129,9 +159,9 @@ def mask_id(run: Run, tokenizer: Tokenizer) -> int:
     return tokenizer.mask_id
 
 
-def note_long_rows(lengths: Sequence[int], longest: int, *, ends: bool = False) -> tuple[str, ...]:
+def note_long_rows(lengths: Sequence[int] | np.ndarray, longest: int, *, ends: bool = False) -> tuple[str, ...]:
     """The note on texts that are longer than training reads: they are skipped, or only their `ends` are."""
-    over, of = sum(n > longest for n in lengths), len(lengths)
+    over, of = int((np.asarray(lengths) > longest).sum()), len(lengths)
     what = Message("their ends are left out") if ends else Message("they are left out")
     told = Message("{over:,} of {of:,} texts or pairs are longer than {longest} tokens: {what}; raise model.context "
                    "or training.tokens to learn from them", over=over, of=of, longest=longest, what=what)

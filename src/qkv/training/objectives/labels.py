@@ -13,6 +13,7 @@ import torch
 
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
+from qkv.data.mapped_rows import MappedRows
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
@@ -64,32 +65,37 @@ class Labeller:
     known: Mapping[str, int]
     share: float
 
-    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[list[list[str]], list[Rows], list[int], list[int]]:
+    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[Any, Sequence[Rows], list[int], Sequence[int]]:
         """Of (text, label) pairs the rows as texts and as ids, the numbers of the labels, and the rows' true lengths.
 
-        A label that training lacks counts as none.
+        A label that training lacks counts as none. Texts on disk are not held, and their ids are on disk too.
         """
         each = self.each
+        if isinstance(pairs, MappedRows) and not self.layout.shares:
+            mapped = base.encode_mapped(self.tokenizer, pairs, self.tokenizer.encode_batch)
+            classes = [self.known.get(name, IGNORED) for _, name in pairs]
+            return ([text] for text, _ in pairs), mapped, classes, mapped.lengths[:, 0]
         texts = [self.layout.split(text, each, self.known, label) for text, label in pairs]
         whole = self.tokenizer.encode_batch([row for many in texts for row in many])
         ids = base.truncate_rows(whole, self.run.model.context)
         rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
         return texts, rows, [self.known.get(name, IGNORED) for _, name in pairs], list(map(len, whole))
 
-    def bucket_texts(self, rows: list[Rows], often: np.ndarray | None = None) -> bucket.Buckets:
+    def bucket_texts(self, rows: Sequence[Rows], often: np.ndarray | None = None) -> bucket.Buckets:
         """Batches of texts of like length."""
-        s, longest = self.run.training, [max(map(len, many)) for many in rows]
+        s, longest = self.run.training, np.minimum(base.measure_sides(rows).max(1), self.run.model.context)
         room = max(s.tokens // self.each, self.run.model.context + 4)
-        return bucket.Buckets([(n, n) for n in longest], tokens=room, seed=s.seed, often=often)
+        return bucket.Buckets(np.stack([longest, longest], 1), tokens=room, seed=s.seed, often=often)
 
-    def maker(self, rows: list[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
+    def maker(self, rows: Sequence[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
         """What makes a batch of the texts of a key."""
         shares: dict[str, Any] = {self.layout.shares: self.each} if self.layout.shares else {}
 
         def make_batch(key: tuple[int, ...]) -> collate.Batch:
             # a box may be a little wider than the table of positions is long
             width = min(boxes.shape(key)[2], self.run.model.context)
-            made = collate_texts(self.tokenizer, [row for i in key for row in rows[i]], self.share, width)
+            some = base.truncate_rows([row for many in base.take_rows(rows, key) for row in many], width)
+            made = collate_texts(self.tokenizer, some, self.share, width)
             return collate.add_labels(made, [classes[i] for i in key], **shares)
 
         return make_batch
@@ -114,10 +120,10 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
     labeller = Labeller(run, tokenizer, layout, each, known, share)
     texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
-    who = base.identify(run, base.flatten_ids(row for many in rows for row in many), classes)
+    who = base.identify_rows(run, rows, classes)
     notes = base.note_long_rows(lengths, context, ends=True)
     if run.tokenizer.bpe_dropout or s.word_dropout:
-        recut = augment.recut_items(run, tokenizer, texts, rows, context) if run.tokenizer.bpe_dropout else None
+        recut = augment.recut_items(run, tokenizer, list(texts), rows, context) if run.tokenizer.bpe_dropout else None
         remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
         plan = augment.plan_by_epoch(
             lambda epoch: remove(recut(epoch) if recut else rows, epoch=epoch),

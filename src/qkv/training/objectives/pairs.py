@@ -21,17 +21,16 @@ def plan_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
     pad, longest = tokenizer.pad_id or 0, min(context, s.tokens // 8 * 8)
 
-    def bucket_pairs(both: list[Ids], often: np.ndarray | None = None) -> bucket.Buckets:
-        sides = [(len(a), len(b)) for a, b in both]
-        return bucket.Buckets(sides, tokens=s.tokens, longest=longest, seed=s.seed, often=often)
+    def bucket_pairs(both: Sequence[Ids], often: np.ndarray | None = None) -> bucket.Buckets:
+        return bucket.Buckets(base.measure_sides(both), tokens=s.tokens, longest=longest, seed=s.seed, often=often)
 
-    def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
+    def maker(both: Sequence[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
         # a box may be a little wider than the table of positions is long
         def box(key: tuple[int, ...]) -> tuple[int, int]:
             _, wide, long = boxes.shape(key)
             return min(wide, context), min(long, context)
 
-        return lambda key: collate.collate_pairs([both[i] for i in key], pad=pad, start=pad, shape=box(key))
+        return lambda key: collate.collate_pairs(base.take_rows(both, key), pad=pad, start=pad, shape=box(key))
 
     def hold_out(pairs: Sequence[Pair]) -> Batches:
         both = base.encode_pairs(tokenizer, pairs)
@@ -39,8 +38,7 @@ def plan_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
     ids = base.encode_pairs(tokenizer, splits.train)  # type: ignore[arg-type]
-    who = base.identify(run, base.flatten_ids(side for pair in ids for side in pair))
-    notes = base.note_long_rows([max(map(len, pair)) for pair in ids], longest)
+    who, notes = base.identify_rows(run, ids), base.note_long_rows(base.measure_sides(ids).max(1), longest)
     if run.tokenizer.bpe_dropout:
         cuts = augment.recut_items(run, tokenizer, splits.train, ids, longest)  # type: ignore[arg-type]
         plan = augment.plan_by_epoch(cuts, partial(bucket_pairs, often=splits.often), maker, who)

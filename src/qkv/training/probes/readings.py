@@ -137,8 +137,8 @@ def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dic
     rows = torch.tensor([read], device=model.device)
     output = said.text if said else fill_or_label(model, ids)
     row = {"text": text, "output": output, "kind": says,
-           "source": made.pieces(ids) if both else None, "target": made.pieces(read), "prompt": len(given),
-           "unknown": list(made.find_unknown(text)), "layer": None,
+           "source": made.pieces(ids, side="source") if both else None, "target": made.pieces(read),
+           "prompt": len(given), "unknown": list(made.find_unknown(text)), "layer": None,
            "chances": [math.exp(p) for p in said.logprobs] if said else []}
     if not model.spec.has_blocks:  # a baseline without layers of attention
         return row, {}
@@ -221,7 +221,7 @@ def read_teacher(model: Model, batch: Batch) -> Reading:
             "chance": round(float(best.values[i].exp()), 6),
         })
     lost = [row["loss"] for row in rows if row["counted"]]
-    source = None if batch.source is None else made.pieces(batch.source[0].tolist())
+    source = None if batch.source is None else made.pieces(batch.source[0].tolist(), side="source")
     mean = sum(lost) / len(lost) if lost else None
     found = {"source": source, "rows": rows, "loss": mean}
     return found, {} if not model.spec.has_blocks else {"mask": (explain_mask(t).cells == 0).to(torch.uint8)}

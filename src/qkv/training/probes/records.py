@@ -177,6 +177,10 @@ class ProbeLog:
         kept = [w for w in self.requests if w != text][: REQUESTS - 1]
         write_json(self.folder / REQUESTS_FILE, {"texts": [text, *kept]})
 
+    def find_nearest(self, step: int) -> int:
+        """The recorded step nearest to one; the step itself where there is none."""
+        return min(self.steps, key=lambda n: (abs(n - step), n), default=step)
+
     def read(self, step: int) -> Record:
         """What was recorded at a step."""
         self.check_step(step, self.steps, Message("nothing was recorded"))

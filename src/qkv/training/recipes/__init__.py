@@ -91,10 +91,11 @@ def raise_unknown(recipe: str) -> NoReturn:
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
     device: str = "auto", report: "Report | None" = None, resume: bool = False,
-    watch: "ProbeSettings | int | None" = None,
+    watch: "ProbeSettings | int | None" = None, quiet: bool = False,
 ) -> "Trained":
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
+    Its events go to `report`, without one as lines to stderr, and nowhere with `quiet`.
     `watch` says what the run records of itself while it learns, or how often; probes.records.ProbeLog reads it.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
@@ -103,9 +104,10 @@ def train(
         QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
         Interrupted: SIGINT or SIGTERM; the state is saved, and `resume` continues.
     """
-    from qkv.training import distributed, session
+    from qkv.training import distributed, log, session
 
     run = configure(recipe, overrides)
+    report = report or (None if quiet else log.make_progress())
     if watch is not None:
         watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
         run = dataclasses.replace(run, watch=watch)

@@ -1,0 +1,168 @@
+"""Rows of texts or of ids on disk, read through the page cache: millions of pairs train in the memory of a batch.
+
+Texts lie in a file that goes when this process no longer needs it; their ids in the cache. Next: cache.py.
+"""
+
+import hashlib
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.data import shards
+from qkv.data.cache import encoded_dir, fetch_entry, tell
+from qkv.errors import QkvError
+from qkv.messages import Message
+
+LARGE = 50_000  # rows that are not held in memory
+CHUNK = 1 << 14  # rows that are read, or encoded by all cores, at a time
+VERSION = 1  # of what is in the cache
+TEMPORARY = "rows."  # begins the names of files that a process needs for itself
+
+
+@dataclass(frozen=True)
+class MappedRows(Sequence[Any]):
+    """Rows of as many texts each, or of lists of ids: those `chosen` in one file, mapped at each call.
+
+    Side s of row n lies from ends[n * sides + s] to the next end.
+    """
+
+    file: Path
+    dtype: str  # of ids; empty: UTF-8 text
+    ends: NDArray[np.int64]
+    sides: int
+    sha256: str  # of what is in the file
+    chosen: NDArray[np.int64]  # which rows of the file these are
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __iter__(self) -> Iterator[Any]:
+        for at in range(0, len(self), CHUNK):
+            yield from self.take(range(at, min(at + CHUNK, len(self))))
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Any]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        numbers = range(len(self))[at]
+        return self.take(numbers) if isinstance(numbers, range) else self.take((numbers,))[0]
+
+    def take(self, numbers: Sequence[int]) -> list[Any]:
+        """Some rows, each a tuple of its sides."""
+        data = np.asarray(np.memmap(self.file, dtype=self.dtype or "u1", mode="r"))
+        places = self.chosen[np.asarray(numbers, dtype=np.int64)][:, None] * self.sides + np.arange(self.sides + 1)
+        found: list[Any] = []
+        for places_of_row in self.ends[places].tolist():
+            parts = (data[a:b] for a, b in pairwise(places_of_row))
+            texts = (part.tobytes().decode("utf-8") if not self.dtype else part.tolist() for part in parts)
+            found.append(tuple(texts))
+        return found
+
+    def select(self, index: NDArray[np.int64]) -> "MappedRows":
+        """The rows of such numbers among these."""
+        return replace(self, chosen=self.chosen[index])
+
+    def sample(self, most: int) -> list[Any]:
+        """Rows at even distances, together of about so many bytes at most."""
+        return self[:: max(1, -(-int(self.ends[-1]) // most))]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How long each side of each row is: N sides."""
+        return np.diff(self.ends).reshape(-1, self.sides)[self.chosen]
+
+    @property
+    def identity(self) -> str:
+        """The SHA-256 of what the rows hold."""
+        own = self.sha256.encode() + self.ends.tobytes() + self.chosen.tobytes()
+        return hashlib.sha256(own).hexdigest()
+
+
+def collect_rows(rows: Iterable[tuple[str, ...]]) -> "list[tuple[str, ...]] | MappedRows":
+    """Rows as a list, or on disk where they are many."""
+    each = iter(rows)
+    first = list(islice(each, LARGE))
+    more = next(each, None)
+    return first if more is None else spool_rows(chain(first, (more,), each))
+
+
+def spool_rows(rows: Iterable[tuple[str, ...]]) -> MappedRows:
+    """Rows of texts in a file of their own, which is removed with the last of them.
+
+    Raises:
+        QkvError: the file cannot be written.
+    """
+    sign, ends, sides, at = hashlib.sha256(), array("q", [0]), 1, 0
+    try:
+        encoded_dir().mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=encoded_dir(), prefix=f"{TEMPORARY}{os.getpid()}.")
+        path = Path(name)
+        keeper = weakref.finalize(ends, path.unlink, missing_ok=True)
+        with os.fdopen(number, "wb") as file:
+            for row in rows:
+                sides = len(row)
+                for text in row:
+                    raw = text.encode("utf-8")
+                    sign.update(raw)
+                    file.write(raw)
+                    at += len(raw)
+                    ends.append(at)
+    except OSError as e:
+        raise QkvError("{folder}: the rows cannot be written there ({e}); QKV_CACHE names another folder",
+                       folder=encoded_dir(), e=e) from e
+    assert keeper.alive  # the array below refers to `ends`, and so to the file
+    found = np.frombuffer(ends, dtype=np.int64)
+    return MappedRows(path, "", found, sides, sign.hexdigest(), np.arange((len(found) - 1) // sides))
+
+
+def select_rows(rows: Any, index: NDArray[np.int64]) -> Any:
+    """The rows of such numbers, of a list or on disk."""
+    return rows.select(index) if isinstance(rows, MappedRows) else [rows[i] for i in index.tolist()]
+
+
+def encode_rows(
+    rows: MappedRows, encoders: Sequence[Callable[[list[str]], list[list[int]]]], *, vocabulary: int, maker: str
+) -> MappedRows:
+    """The ids of rows, from the cache or made now; side s by `encoders[s]`, and sides without one are left out.
+
+    `maker` identifies the tokenizer.
+    """
+    sides, ends = len(encoders), array("q", [0])
+    name = hashlib.sha256(f"{VERSION} {rows.identity} {sides} {maker}".encode()).hexdigest()[:32]
+
+    def encode_chunks() -> Iterator[list[int]]:
+        for at in range(0, len(rows), CHUNK):
+            tell(Message("encoding rows"), at, len(rows))
+            some = rows.take(range(at, min(at + CHUNK, len(rows))))
+            each = [encode([row[side] for row in some]) for side, encode in enumerate(encoders)]
+            flat = list(chain.from_iterable(zip(*each, strict=True)))
+            for ids in flat:
+                ends.append(ends[-1] + len(ids))
+            yield list(chain.from_iterable(flat))
+
+    def save(folder: Path) -> None:
+        with (folder / "ends.bin").open("wb") as file:
+            ends.tofile(file)
+
+    def about() -> dict[str, Any]:
+        return {"source": "rows", "bytes": int(rows.ends[-1]), "rows": len(rows)}
+
+    def write(place: Path) -> None:
+        shards.write_shard(place, encode_chunks(), vocabulary=vocabulary, save=save, about=about)
+
+    def read(place: Path) -> MappedRows:
+        shard, ends = shards.read_shard(place, verify=True), np.fromfile(place / "ends.bin", dtype=np.int64)
+        return MappedRows(place / "tokens.bin", shard.index["dtype"], ends, sides, shard.index["sha256"],
+                          np.arange(len(rows)))
+
+    return fetch_entry(name, read, write)

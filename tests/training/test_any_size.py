@@ -1,0 +1,196 @@
+"""Data that are not held in memory: large texts and many rows give the batches that small ones give."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.mapped_rows import MappedRows
+from qkv.data.shards import Mixture
+from qkv.errors import QkvError
+from qkv.training import assemble, large_text, recipes
+from qkv.training.assemble import Assembly
+from qkv.training.data_files import Data
+from qkv.training.large_text import LargeText, scan_text
+from qkv.training.objectives.base import tokenizer_for
+
+SMALL = ["model.width=16", "model.layers=1", "model.heads=2", "model.ffn=64", "model.context=32", "training.tokens=128",
+         "training.precision=fp32", "training.steps=2", "training.evaluate_every=2", "check.sentences=1"]  # fmt: skip
+POLICY = BadRowPolicy()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "雨", "fell"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where everything of more than some bytes or rows is large."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(large_text, "LARGE", 2000)
+    monkeypatch.setattr(large_text, "BLOCK", 300)
+    monkeypatch.setattr(large_text, "BATCH", 900)
+    monkeypatch.setattr("qkv.data.mapped_rows.CHUNK", 32)
+    return tmp_path
+
+
+def write_text(path: Path, lines: int = 300) -> str:
+    rows = [" ".join(WORDS[(i * k) % len(WORDS)] for k in range(3, 9)) for i in range(lines)]
+    text = "\n".join(row + ("\n" if i % 5 == 4 else "") for i, row in enumerate(rows)) + "\n"
+    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def open_run(file: str, *words: str) -> Assembly:
+    return assemble.assemble(recipes.configure(file, [*SMALL, *words]))
+
+
+def join_ids(mixture: Any) -> list[int]:
+    return [int(i) for shard in mixture.shards for i in shard.ids]
+
+
+def test_a_large_text_has_the_ids_of_the_whole(folder: Path) -> None:
+    text = write_text(folder / "book.txt")
+    a = open_run("book.txt", "tokenizer.kind=char", "tokenizer.size=100")
+    train, valid = a.splits.train, a.splits.valid
+    assert isinstance(train, Mixture)
+    expected = tokenizer_for(a.model).encode(text, special=False)
+    assert join_ids(train) + join_ids(valid) == expected
+    assert abs(len(valid) - len(expected) / 10) < 2
+    assert any("drawn evenly" in str(note) for note in a.plan.notes)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_documents_of_a_large_text_end_where_blank_lines_are(folder: Path, end: str) -> None:
+    text = write_text(folder / "book.txt")
+    (folder / "book.txt").write_bytes(text.replace("\n", end).encode())
+    a = open_run("book.txt", "objective=documents", "tokenizer.kind=char", "tokenizer.size=100")
+    tokenizer = tokenizer_for(a.model)
+    parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
+    expected = [i for part in parts for i in (*tokenizer.encode(part, special=False), tokenizer.eos_id)]
+    assert join_ids(a.splits.train) + join_ids(a.splits.valid) == expected
+
+
+def test_json_lines_read_as_their_texts(folder: Path) -> None:
+    texts = [f"line {i} 雨 {'cat ' * (i % 9)}" for i in range(200)]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (folder / "book.jsonl").write_text(rows, encoding="utf-8")
+    a = open_run("book.jsonl", "tokenizer.kind=char", "tokenizer.size=100")
+    whole = tokenizer_for(a.model).encode("".join(f"{text}\n\n" for text in texts), special=False)
+    assert join_ids(a.splits.train) + join_ids(a.splits.valid) == whole
+
+
+def test_one_long_line_is_read_in_blocks(folder: Path) -> None:
+    text = "雨" * 3000
+    (folder / "line.txt").write_text(text, encoding="utf-8")
+    blocks = [block for block, _ in large_text.read_blocks(scan_text(folder / "line.txt"), POLICY)]
+    assert "".join(blocks) == text
+    assert max(map(len, blocks)) < 300
+
+
+def test_a_bad_line_in_the_middle_is_named(folder: Path) -> None:
+    lines = write_text(folder / "book.txt").encode().split(b"\n")
+    lines[200] = b"caf\xe9"
+    (folder / "book.txt").write_bytes(b"\n".join(lines))
+    with pytest.raises(QkvError, match=r"book\.txt:201: .*0xe9"):
+        open_run("book.txt")
+    assert not [path for path in (folder / "cache" / "encoded").iterdir() if path.is_dir()]
+    a = open_run("book.txt", "data.on_bad_row=quarantine", f"data.quarantine={folder / 'bad.jsonl'}")
+    assert any("1 bad row" in str(note) for note in a.splits.notes)
+    assert json.loads((folder / "bad.jsonl").read_text())["line"] == 201
+    (folder / "bad.jsonl").unlink()
+    open_run("book.txt", "data.on_bad_row=quarantine", f"data.quarantine={folder / 'bad.jsonl'}")
+    assert (folder / "bad.jsonl").exists()  # also where the ids were in the cache
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path) -> None:
+    text = write_text(folder / "book.txt")
+    run = recipes.configure("book.txt", SMALL)
+    (folder / "book.txt").write_text(text + "one more line\n", encoding="utf-8")
+    with pytest.raises(QkvError, match="changed while it was read"):
+        assemble.assemble(run)
+    assert not [path for path in (folder / "cache" / "encoded").iterdir() if path.is_dir()]
+
+
+def test_a_second_run_uses_what_the_first_encoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(folder / "book.txt")
+    first = open_run("book.txt")
+    monkeypatch.setattr(large_text, "encode_blocks", None)
+    assert open_run("book.txt").plan.identity == first.plan.identity
+
+
+def test_the_sample_is_even_and_leaves_out_what_is_held_out(folder: Path) -> None:
+    (folder / "n.txt").write_text("\n".join(f"{i:06}" for i in range(10_000)), encoding="utf-8")
+    scan = scan_text(folder / "n.txt", sample=7000)
+    numbers = np.array([int(n) for part in scan.parts for n in part.split()])
+    assert len(numbers) < 1000
+    assert (numbers[0], numbers[-1]) < (50, 9000)
+    assert np.histogram(numbers, 5, (0, 9000))[0].min() > 0.5 * len(numbers) / 5
+    text = LargeText((scan,), POLICY)
+    assert abs(len(text) - 70_000) < 100
+    assert text[35_000:35_700]
+
+
+def test_a_run_over_a_large_text_learns_and_resumes(folder: Path) -> None:
+    write_text(folder / "book.txt")
+    done = recipes.train("book.txt", overrides=SMALL, out=folder / "run")
+    assert done.outcome.steps == 2
+    more = recipes.train("book.txt", overrides=[*SMALL, "training.steps=3"], out=folder / "run", resume=True)
+    assert more.outcome.steps == 3
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, targets: int = 10**6) -> None:
+    rows = [f"{' '.join(WORDS[(i * k) % 9] for k in range(2, 3 + i % 7))} {i}\t{i % targets} 雨" for i in range(400)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def list_batches(a: Assembly, epoch: int) -> list[dict[str, Any]]:
+    return [{name: value for name, value in vars(a.plan.make(key)).items() if isinstance(value, torch.Tensor)}
+            for key in a.plan.order(epoch)]
+
+
+@pytest.mark.parametrize("words", [
+    [], ["tokenizer.bpe_dropout=0.1"], ["data.apart=target"], ["objective=labels", "model.family=bert"],
+    ["objective=labels", "model.family=bert", "training.word_dropout=0.1"],
+    ["objective=masked", "model.family=bert"], ["objective=prefixes", "model.family=prefix", "model.dropout=0"],
+])  # fmt: skip
+def test_rows_on_disk_give_the_batches_of_rows_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    write_rows(folder / "rows.tsv", 5 if "objective=labels" in words or "objective=masked" in words else 10**6)
+    words = [*words, "tokenizer.kind=bpe", "tokenizer.size=300", "data.valid=20"]
+    kept: Any = open_run("rows.tsv", *words)
+    monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
+    mapped: Any = open_run("rows.tsv", *words)
+    assert isinstance(mapped.splits.train, MappedRows)
+    assert list(mapped.splits.train) == list(kept.splits.train)
+    assert mapped.splits.valid == kept.splits.valid
+    for epoch in (0, 3):
+        one, two = list_batches(kept, epoch), list_batches(mapped, epoch)
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            assert a.keys() == b.keys()
+            assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_several_files_of_many_rows_are_mixed_by_weight(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.tsv", "b.tsv"):
+        write_rows(folder / name)
+    data = Data(tsv=("a.tsv", "b.tsv"), weights=(1.0, 3.0), valid=10)
+    kept: Any = data.splits(folder)
+    monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
+    mapped: Any = data.splits(folder)
+    assert list(mapped.train) == list(kept.train)
+    assert (mapped.valid, mapped.notes) == (kept.valid, kept.notes)
+    assert np.array_equal(mapped.often, kept.often)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_work(folder: Path) -> None:
+    write_rows(folder / "rows.tsv")
+    with pytest.raises(QkvError, match=r"parameters needs .* GB to train"):
+        open_run("rows.tsv", "model.width=65536", "model.layers=48")
