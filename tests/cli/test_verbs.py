@@ -697,3 +697,25 @@ def test_an_unknown_word_is_translated_as_python_and_json_have_it(
     assert wanted.text.strip()
     code, out, err = run(capsys, "translate", str(tmp_path), "the 猹 cat", "--max-new-tokens", "6")
     assert (code, out, err) == (0, f"{wanted.text}\n", "not in the vocabulary: 猹\n")
+
+
+def test_an_unknown_word_of_a_closed_vocabulary_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "translate", "demo", "我爱猹。")
+    assert (code, out, err) == (0, "I love [猹].\n", "not in the vocabulary: 猹; in [ ]\n")
+    assert json.loads(run(capsys, "translate", "demo", "我爱猹。", "--json")[1])["text"] == "I love [猹]."
+    with pytest.raises(QkvError, match="beem: unknown key; did you mean 'beam'"):
+        qkv.load("demo").translate("茶", beem=3)
+
+
+def test_a_draw_is_fresh_and_its_seed_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("generate", "demo-lm", "One", "-n", "8", "-t", "1")
+    code, out, err = run(capsys, *asked)
+    assert (code, err.split()[:2]) == (0, ["drawn", "with"])
+    assert run(capsys, *asked, "--seed", err.split()[-1])[1] == out
+
+
+def test_the_bundled_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    from qkv import paths
+
+    found = json.loads(run(capsys, "models", "--json")[1])["bundled"]
+    assert {row["name"] for row in found} == {p.name for p in paths.bundled_dir().iterdir()}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qkv.checkpoints import storage
 from qkv.errors import QkvError
 from qkv.training import compare, log
 from qkv.training.settings import Settings
@@ -162,7 +163,7 @@ def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, mo
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log, "fsync_path", full)
+    monkeypatch.setattr(storage, "fsync_path", full)
     with pytest.raises(OSError, match="No space"):
         log.write_text_file(path, log.to_json({"loss": 2.0}))
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None

@@ -74,15 +74,14 @@ class Common:
 
     def load_model(self, name: str, step: int | None = None) -> Any:
         """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
-        from qkv.checkpoints.locate import locate
+        import qkv
 
-        where = None if step is not None else locate(name, self.revision)  # a wrong name is said before torch is there
         with pause_gc():
-            from qkv import hub
+            if step is not None:
+                from qkv import hub
 
-            if where is None:
                 return hub.load_step(name, step, device=self.device, dtype=self.dtype)
-            found = hub.load_dir(where, self.device, self.dtype)
+            found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
         self.note_unfinished(name)
         return found
 

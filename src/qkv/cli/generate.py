@@ -33,7 +33,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
     how = drop_unset(**how, stop=list(stop) or None)
     lines, loaded = read_lines(prompt), common.load_model(model)
     single = is_single(prompt)
-    if single and not loaded.ids(str(prompt)):
+    if single and not str(prompt).strip() and not loaded.ids(str(prompt)):
         raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from")
     if single:
         note_other_script(common, model, str(prompt))
@@ -55,7 +55,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
 def draw_seed(common: Common, model: Any, how: dict[str, Any]) -> dict[str, int]:
     """A fresh seed where tokens are drawn and none was given: put into `how`, told, and returned for JSON."""
     sampling = bool(how.get("temperature")) or (
-        how.get("sampling") == "model" and model.generation_config.get("do_sample") and how.get("temperature") is None)
+        how.get("sampling") == "model" and "temperature" not in how and model.generation_config.get("do_sample"))
     if not sampling or how.get("beam", 1) > 1:
         return {}
     if "seed" not in how:

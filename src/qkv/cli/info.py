@@ -26,8 +26,8 @@ def say_units(report: Mapping[str, Any]) -> dict[str, str]:
     """The bytes of a report in units; of weights and cache in fp32, in bf16 too, as everybody quotes them."""
     found = dict[str, str]()
     for key, value in report.items():
-        if "bytes" in key:
-            half = report["dtype"] in ("fp32", "float32") and value and not key.startswith("activation")
+        if "bytes" in key and isinstance(value, int):
+            half = report.get("dtype") in ("fp32", "float32") and value and not key.startswith("activation")
             show = "{:,} B".format if "per_token" in key else format_bytes
             found[key] = show(value) + (f" ({show(value // 2)} in bf16)" if half else "")
     return found

@@ -46,7 +46,7 @@ RELEASED = {
 
 
 @verb("List the models that come with the package: size, what each reads and can do, and one line to try.", examples=(
-        "qkv models", "qkv models --json", "qkv info demo"))
+        "qkv models", "qkv models --json", "qkv models --lang zh"))
 def command(common: Common) -> None:
     rows = []
     for name, one in BUNDLED.items():

@@ -25,7 +25,6 @@ Say = Callable[..., str]  # of a template and its fields the text to be shown
       "otherwise. a.b=c changes any setting. Ctrl-C saves before it stops.", examples=(
         "qkv train demo --out runs/demo",
         "qkv train multi30k training.seconds=600 model.width=192 --dry-run",
-        "qkv train train.zh train.en training.seconds=1200 --out runs/mine",
         "qkv train runs/mine --resume",
     ))
 @click.argument("recipe", required=False, metavar="[RECIPE|FILE]")
