@@ -22,8 +22,7 @@ from qkv import paths
 from qkv.adapt.lora import Lora
 from qkv.cli import VERBS, main
 from qkv.cli.common import Common
-from qkv.options import coerce
-from qkv.training import own_data, recipes
+from qkv.training import planner, recipes
 from qkv.training import run as runs
 from qkv.training.objectives import OBJECTIVES
 from qkv.training.probes.records import ProbeLog
@@ -38,9 +37,7 @@ PARTS = {
     "data": runs.Data(), "model": runs.Shape(), "tokenizer": runs.Vocabulary(), "training": Settings(steps=1),
     "training.lora": Lora(), "check": runs.Check(), "watch": ProbeSettings(),
 }  # fmt: skip
-USUAL = {
-    "pairs": own_data.OWN_PAIRS, "text": own_data.OWN_TEXT, "labels": own_data.OWN_LABELS, "chat": own_data.OWN_CHAT,
-}  # fmt: skip
+KINDS = {"pairs": "pairs", "text": "plain text", "labels": "labels", "chat": "conversations"}  # of planner.py
 
 pages = pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
 Item = tuple[str, str, str]  # kind (file, python, line), name of the file, content
@@ -192,17 +189,12 @@ def test_a_wrong_default_would_be_found() -> None:
 
 
 @pages
-def test_what_a_file_of_your_own_begins_with(page: str) -> None:
+def test_the_usual_values_of_the_planner_are_told(page: str) -> None:
     rows = dict(re.findall(r"^\| (pairs|text|labels|chat) \| (`.*`) \|$", page, re.M))
-    for name, usual in USUAL.items():
+    for name, kind in KINDS.items():
         stated = tomllib.loads("\n".join(re.findall(r"`([^`]+)`", rows[name])))
-        known = {f.name: f.type for f in dataclasses.fields(Settings)}
-        assert stated.keys() <= known.keys()
-        plain = dataclasses.asdict(Settings(steps=1)) | {"steps": 0}
-        differ = {k: v for k, v in dataclasses.asdict(usual).items() if v != plain[k]}
-        assert {
-            k: coerce(type(differ[k]), tuple(v) if isinstance(v, list) else v, k) for k, v in stated.items()
-        } == differ
+        usual = {**planner.USUAL[kind], "clip": 1.0}
+        assert {k: tuple(v) if isinstance(v, list) else v for k, v in stated.items()} == usual
 
 
 def test_the_tables_name_every_objective_optimiser_and_schedule() -> None:

@@ -19,7 +19,6 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.training import checkpoint, recipes
-from qkv.training.own_data import OWN_LABELS
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -228,8 +227,8 @@ def test_without_a_base_there_is_nothing_to_adapt() -> None:
 def test_labels_are_learnt_in_full_beside_adapters(base: Path, tmp_path: Path) -> None:
     rows = [(f"{a} {b}", "low" if a in WORDS[:3] else "high") for a in WORDS for b in WORDS]
     run = run_of(str(base), 3)
-    settings = dataclasses.replace(OWN_LABELS, epochs=0, steps=120, lr=2e-2, tokens=256, precision="fp32", warmup=5,
-                                   evaluate_every=40, patience=0, lora=Lora(3))  # fmt: skip
+    settings = Settings(steps=120, optimizer="adamw", lr=2e-2, tokens=256, schedule="linear", warmup=5, clip=1.0,
+                        precision="fp32", metric="label_accuracy", evaluate_every=40, lora=Lora(3))  # fmt: skip
     run = dataclasses.replace(run, splits=lambda: Splits(rows, rows, rows), objective="labels", training=settings)
     done = recipes.train(run, out=tmp_path, device="cpu")
     assert done.test["label_accuracy"] == 1.0

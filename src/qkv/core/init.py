@@ -35,7 +35,9 @@ def build_on_meta() -> Iterator[None]:
 
 def allocate(core: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Give modules made on the meta device memory with nothing in it; `to_empty` would import all of sympy."""
-    core._apply(lambda t: torch.empty(t.shape, dtype=dtype if t.is_floating_point() else t.dtype, device=device))
+    core._apply(  # pyright: ignore[reportPrivateUsage]
+        lambda t: torch.empty(t.shape, dtype=dtype if t.is_floating_point() else t.dtype, device=device)
+    )
 
 
 def initialise(core: Transformer, seed: int = 0) -> None:

@@ -37,7 +37,7 @@ def hear_progress(tell: Tell | None) -> Iterator[None]:
         HEARER.reset(token)
 
 
-def tell(doing: Message, done: int, of: int) -> None:
+def tell_progress(doing: Message, done: int, of: int) -> None:
     """Say how far something is to whoever hears it."""
     if hearer := HEARER.get():
         hearer(doing, done, of)

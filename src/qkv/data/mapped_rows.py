@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data import shards
-from qkv.data.cache import encoded_dir, fetch_entry, tell
+from qkv.data.cache import encoded_dir, fetch_entry, tell_progress
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -142,7 +142,7 @@ def encode_rows(
 
     def encode_chunks() -> Iterator[list[int]]:
         for at in range(0, len(rows), CHUNK):
-            tell(Message("encoding rows"), at, len(rows))
+            tell_progress(Message("encoding rows"), at, len(rows))
             some = rows.take(range(at, min(at + CHUNK, len(rows))))
             each = [encode([row[side] for row in some]) for side, encode in enumerate(encoders)]
             flat = list(chain.from_iterable(zip(*each, strict=True)))
@@ -154,15 +154,15 @@ def encode_rows(
         with (folder / "ends.bin").open("wb") as file:
             ends.tofile(file)
 
-    def about() -> dict[str, Any]:
+    def describe_entry() -> dict[str, Any]:
         return {"source": "rows", "bytes": int(rows.ends[-1]), "rows": len(rows)}
 
-    def write(place: Path) -> None:
-        shards.write_shard(place, encode_chunks(), vocabulary=vocabulary, save=save, about=about)
+    def fill(place: Path) -> None:
+        shards.write_shard(place, encode_chunks(), vocabulary=vocabulary, save=save, about=describe_entry)
 
     def read(place: Path) -> MappedRows:
         shard, ends = shards.read_shard(place, verify=True), np.fromfile(place / "ends.bin", dtype=np.int64)
         return MappedRows(place / "tokens.bin", shard.index["dtype"], ends, sides, shard.index["sha256"],
                           np.arange(len(rows)))
 
-    return fetch_entry(name, read, write)
+    return fetch_entry(name, read, fill)

@@ -21,10 +21,11 @@ def read_pairs() -> tuple[Rows, Rows, int]:
     tokenizer, corpus = qkv.load("demo").tokenizer, load_corpus()
     assert tokenizer is not None
 
-    def encode(text: str) -> Ids:
+    def encode_text(text: str) -> Ids:
         return [*(FIRST + i for i in tokenizer.encode(text, special=False)), END]
 
-    found = [[(encode(p.zh), encode(p.en)) for p in rows] for rows in (corpus.train[:8000], corpus.valid[:TEST])]
+    parts = corpus.train[:8000], corpus.valid[:TEST]
+    found = [[(encode_text(p.zh), encode_text(p.en)) for p in rows] for rows in parts]
     return found[0], found[1], FIRST + len(tokenizer)
 
 

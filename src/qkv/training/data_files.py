@@ -361,11 +361,11 @@ def encode_large(splits: Splits, tokenizer: Tokenizer, *, documents: bool) -> Sp
     if not isinstance(splits.train, LargeText):
         return splits
 
-    def encode(text: Any) -> Mixture | None:
+    def encode_part(text: Any) -> Mixture | None:
         return Mixture(text.encode(tokenizer, documents=documents)) if text else None
 
-    whole, test = encode(splits.train), encode(splits.test)
-    valid = None if splits.valid is splits.train else encode(splits.valid)
+    whole, test = encode_part(splits.train), encode_part(splits.test)
+    valid = None if splits.valid is splits.train else encode_part(splits.valid)
     assert whole is not None
     apart = [part for part in (valid, test) if part]
     notes = [Message("{path}: {n} bad row(s) left out", path=shard.index["source"], n=shard.index["bad_rows"])

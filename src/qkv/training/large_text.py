@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from qkv.data import shards
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.cache import fetch_entry, tell
+from qkv.data.cache import fetch_entry, tell_progress
 from qkv.data.json_rows import get_string, parse_object
 from qkv.data.shards import Shard
 from qkv.data.sources import JSON
@@ -140,7 +140,7 @@ def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, document
     made_of = repr((VERSION, scan.sha256, scan.key, end, policy.action, identify_tokenizer(tokenizer)))
     name = hashlib.sha256(made_of.encode()).hexdigest()[:32]
 
-    def about() -> dict[str, Any]:
+    def describe_entry() -> dict[str, Any]:
         bad = policy.dropped.get(str(scan.path), 0)
         return {"source": str(scan.path.resolve()), "bytes": scan.bytes, "bad_rows": bad}
 
@@ -151,11 +151,11 @@ def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, document
             raise QkvError("{aside}: no such file", aside=policy.aside)  # so the bad rows are found once more
         return shard
 
-    def write(place: Path) -> None:
+    def fill(place: Path) -> None:
         batches = encode_blocks(scan, tokenizer, policy, end)
-        shards.write_shard(place, batches, vocabulary=len(tokenizer), save=tokenizer.save, about=about)
+        shards.write_shard(place, batches, vocabulary=len(tokenizer), save=tokenizer.save, about=describe_entry)
 
-    return fetch_entry(name, read, write)
+    return fetch_entry(name, read, fill)
 
 
 def identify_tokenizer(tokenizer: Tokenizer) -> str:
@@ -181,7 +181,7 @@ def encode_blocks(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, end: l
                 while len(waiting) > 1:
                     future, done = waiting.popleft()
                     yield future.result()
-                    tell(doing, done, scan.bytes)
+                    tell_progress(doing, done, scan.bytes)
             while waiting:
                 yield waiting.popleft()[0].result()
         finally:

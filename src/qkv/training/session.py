@@ -47,11 +47,11 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     start = None if going_on else time.process_time()
     run = recall_choices(run, directory) if directory and going_on else run
 
-    def tell(doing: Message, done: int, of: int) -> None:
+    def report_reading(doing: Message, done: int, of: int) -> None:
         if report and ranks.first:
             report({"kind": "reading", "step": 0, "text": doing, "done": done, "of": of})
 
-    with hear_progress(tell):
+    with hear_progress(report_reading):
         a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)

@@ -25,6 +25,7 @@ from qkv.tasks.fill import fill_ids
 from qkv.tasks.special_tokens import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
+from qkv.training.large_text import LargeText
 from qkv.training.probes.recorder import Reading, Recorder
 from qkv.training.probes.records import read_requests
 
@@ -51,7 +52,8 @@ def make_recorder(a: Assembly) -> Recorder:
             raise QkvError("watch.words: {word!r} is not in this run's vocabulary, so it has no vector to watch",
                            word=word)
     valid = a.splits.valid
-    texts = w.texts or (a.run.check.prompts if isinstance(valid, str | Mixture) else tuple(s for s, _ in valid[:40]))
+    textual = isinstance(valid, str | LargeText | Mixture)
+    texts = w.texts or (a.run.check.prompts if textual else tuple(s for s, _ in valid[:40]))
     for text in w.texts:
         if not readable_texts(model, [text], ()):
             size = len(model.ids(text))
@@ -77,7 +79,7 @@ def make_recorder(a: Assembly) -> Recorder:
 def choose_example(a: Assembly, texts: Sequence[str]) -> Batch:
     """One example to learn from, always the same: that of the first text where validation has it, else its first."""
     valid = a.splits.valid
-    if isinstance(valid, str | Mixture):
+    if isinstance(valid, str | LargeText | Mixture):
         return first_row(a.valid[0], EXAMPLE)
     chosen = next((pair for pair in valid if texts and pair[0] == texts[0]), valid[0])
     return first_row(a.hold_out([chosen])[0].to(a.model.device))
