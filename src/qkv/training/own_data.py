@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import sources
+from qkv.data.bad_rows import dry_run
 from qkv.data.kind import Kind, find_kind
 from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError, nearest
@@ -116,14 +117,16 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     data = first.data
     assert data is not None
     family = FAMILIES.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
-    read = cache(partial(read_shared, data) if recipe else partial(data.splits, folder))
+    read: Callable[[], Splits] = partial(read_shared, data) if recipe else partial(data.splits, folder)
+    read = read if data.on_bad_row == "quarantine" else cache(read)  # the reading below writes no quarantine
     usual = put_in(replace(first, splits=read, model=Shape(family=family)))
     if recipe:
         return usual
     objective = usual.objective or guess_objective(usual)
     spec = find_spec(usual.base)
     given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
-    choices = plan(measure_data(read(), objective), given)
+    with dry_run():
+        choices = plan(measure_data(read(), objective), given)
     chosen = {choice.key: choice.value for choice in choices}
     chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
     return put_in(replace_from_dict(replace(usual, choices=choices), nest(chosen)))
