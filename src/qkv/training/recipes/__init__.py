@@ -1,7 +1,6 @@
 """Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
 import dataclasses
-import errno
 import os
 import tomllib
 from collections.abc import Iterable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from qkv.data.bad_rows import dry_run
+from qkv.data.text_files import explain_missing
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
@@ -77,7 +77,7 @@ def check_name(recipe: str) -> None:
     if recipe in names() or Path(recipe).exists() or any(c in "*?[" for c in recipe):
         return
     if Path(recipe).suffix:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), recipe)
+        raise explain_missing(Path(recipe), FileNotFoundError())
     raise_unknown(recipe)
 
 
