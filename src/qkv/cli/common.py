@@ -226,7 +226,7 @@ def refuse_missing_path(name: object) -> None:
     """A QkvError for a MODEL that can only be a path and does not exist, before anything heavy is imported."""
     from qkv.checkpoints.locate import find_local
 
-    if isinstance(name, str) and name.startswith((".", "/", "~")):
+    if isinstance(name, str) and name.startswith((".", "/", "~")) and not Path(name).exists():
         find_local(name)
 
 
