@@ -142,7 +142,7 @@ def test_the_verb_names_unknown_words_and_does_not_guess(capsys):
 
     main(["translate", "demo", "我爱量子力学。", "--lang", "en"])
     out = capsys.readouterr()
-    assert out.out == "\n"
+    assert out.out == "I love learning [量子力].\n"
     assert "量子" in out.err
 
 

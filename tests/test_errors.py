@@ -18,7 +18,7 @@ def test_an_error_has_its_chinese_words_where_somebody_reads_chinese(
     Path("m").mkdir()
     for words, en, zh in (
         (["train", "c.tsv"], "c.tsv: no such file or directory; did you mean", "c.tsv：没有这个文件；是不是 '"),
-        (["train", "a.tsv"], "a.tsv:1: found 1 column(s)", "a.tsv:1：只有 1 列"),
+        (["train", "a.tsv"], "a.tsv: found 1 column,", "a.tsv：只有一列"),
         (["train", "empty.txt"], "empty.txt: the file is empty", "empty.txt：文件是空的"),
         (["train", "b.tsv", "lr=1"], "did you mean 'training.lr'?", "lr：没有这个键；是不是 'training.lr'"),
         (["train", "b.tsv", "training.lr=x"], "found 'x', expected a number", "training.lr：读到 'x'，应是数"),

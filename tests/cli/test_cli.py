@@ -443,10 +443,10 @@ def test_nobody_is_told_where_the_machine_does_not_say(
     (["generate", "demo-lm", "a", "--top-p", "3"], "'--top-p' 的值不对：3.0 不在范围 0<x<=1 之内。"),
     (["generate", "demo-lm", "a", "--top-p", "x"], "'x' 不是数。"),
     (["generate", "demo-lm", "a", "--max-new-tokens", "x"], "'x' 不是整数。"),
-    (["data", "nosuch"], "'nosuch' 不是 'check', 'get', 'pack', 'distil' 之一。"),
+    (["data", "nosuch"], "'nosuch' 不是 'check', 'get', 'pack', 'distil', 'cache' 之一。"),
     (["nosuch"], "没有动词 'nosuch'；有："),
     (["trane"], "是不是 train 或 translate？"),
-    (["eval", "demo"], "给了 0 个"),
+    (["eval", "demo"], "；得到 0 个"),
     (["look", "demo"], "缺 TEXT"),
 ])  # fmt: skip
 def test_a_wrong_command_line_is_told_in_chinese(

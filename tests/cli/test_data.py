@@ -203,8 +203,8 @@ def test_runs_are_a_table_and_a_plot(capsys):
     a_run("two", (5.5, 3.0, 2.5))
     code, out, err = run(capsys, "runs")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "name\tsteps\ttokens\tseconds\ttok/s\tbest\ttest\tloss\tended\tother settings"
-    assert out.splitlines()[2] == "two\t2\t–\t2\t5\t–\t–\t2.5000\t–\t–"
+    assert out.splitlines()[0] == "name  steps  tokens  seconds  tok/s  best  test  loss    ended  other settings"
+    assert out.splitlines()[2] == "two   2      –       2        5      –     –     2.5000  –      –"
     assert "train_loss" in out
     assert any("\u2800" < c <= "\u28ff" for c in out)
     code, out, err = run(capsys, "runs", "--html", "deep/r.html", "--x", "seconds", "--lang", "zh", "-q")
@@ -218,8 +218,8 @@ def test_runs_are_a_table_and_a_plot(capsys):
         said = {"training": {"lr": lr, **{f"k{i}": lr for i in range(5)}}}
         Path("runs", name, "train", "run.json").write_text(json.dumps(said), encoding="utf-8")
     rows = run(capsys, "runs", "--lang", "en")[1].splitlines()
-    assert rows[1].endswith("\t–")
-    assert rows[2].endswith("\ttraining.lr=0.2 training.k0=0.2 training.k1=0.2 training.k2=0.2 2 more")
+    assert rows[1].endswith("  –")
+    assert rows[2].endswith("  training.lr=0.2 training.k0=0.2 training.k1=0.2 training.k2=0.2 2 more")
     assert json.loads(run(capsys, "runs", "--json")[1])["runs"][1]["differs"]["training.k4"] == 0.2
     assert run(capsys, "runs", "nowhere")[0] == 2
     assert "no run has it" in run(capsys, "runs", "--metric", "bleu")[2]
@@ -228,8 +228,8 @@ def test_runs_are_a_table_and_a_plot(capsys):
     with Path("runs/two/train/log.jsonl").open("a", encoding="utf-8") as file:
         file.write("".join(json.dumps(e) + "\n" for e in judged))
     Path("runs/two/train/run.json").write_text('{"training": {"metric": "exact_match"}}', encoding="utf-8")
-    assert "\texact_match 0.8, loss 0.7\t" in run(capsys, "runs", "--metric", "loss")[1].splitlines()[2]
-    assert "\texact_match 0.8\t" in run(capsys, "runs", "--metric", "exact_match")[1].splitlines()[2]
+    assert "  exact_match 0.8, loss 0.7  " in run(capsys, "runs", "--metric", "loss")[1].splitlines()[2]
+    assert "  exact_match 0.8  " in run(capsys, "runs", "--metric", "exact_match")[1].splitlines()[2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.figure", None)
         code, _, err = run(capsys, "runs", "--png", "p.png")
@@ -285,7 +285,7 @@ def test_distil_says_what_it_needs(capsys):
     code, _, err = run(capsys, "data", "distil", put("f.txt", "good\n"), "--out", "t", "--model", "demo")
     assert (code, "expected pairs" in err) == (2, True)
     assert not Path("t").exists()
-    code, _, err = run(capsys, "data", "distil", pairs, "--out", ".", "--model", "./nowhere")  # files before models
+    code, _, err = run(capsys, "data", "distil", pairs, "--out", ".", "--model", "nowhere")  # files before models
     assert (code, "p.tsv: exists already" in err) == (2, True)
 
 
