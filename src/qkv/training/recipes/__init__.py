@@ -1,7 +1,6 @@
 """Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
 import dataclasses
-import os
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
