@@ -102,7 +102,7 @@ def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
 
 def score_held_labels(a: Assembly, said: Sequence[str]) -> Accuracy | None:
     """The scores of a classifier's labels: those it `said` of the test, where there is none, of validation."""
-    if a.objective.answers != "labels":
+    if a.objective.answers != "labels" or a.splits.kind != "pairs":
         return None
     pairs = split_questions(a.splits.test or a.splits.valid)
     return score_labels([label for _, label in pairs], said or answer_all(a, [text for text, _ in pairs], Decoding()))
