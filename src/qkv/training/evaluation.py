@@ -32,7 +32,7 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
     valid = [batch.to(a.model.device) for batch in a.valid]
     longest = 8 + max(batch.labels.shape[1] for batch in valid)  # a young model does not know when to stop
     c, labelled = a.run.check, a.objective.answers == "labels"
-    common = measure_majority(cast(Any, a.splits.valid)) if labelled else 0.0
+    common = measure_majority(cast(Any, a.splits.valid)) if labelled and a.splits.kind == "pairs" else 0.0
 
     def evaluate(core: Transformer, step: int) -> dict[str, Any]:
         found = a.objective.measure(core, valid)
