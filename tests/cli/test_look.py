@@ -32,7 +32,7 @@ class Letters:
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [*(WORDS.index(c) if c in WORDS else 0 for c in text), 1]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Sequence[int], *, side: str = "target") -> list[str]:
         return [WORDS[i] for i in ids]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -150,6 +150,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
     core = made("nmt").core
     with torch.no_grad():
         core.embed.weight.neg_()
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     checkpoint.write(tmp_path / "train/snapshots/20.safetensors", checkpoint.weights(core), {"step": 20})
     told = []
     for more in ([], ["--step", "20"]):
