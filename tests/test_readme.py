@@ -78,13 +78,16 @@ commands = pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS.keys(
 
 
 @commands
-def test_each_command_line_is_understood(line: list[str]) -> None:
+def test_each_command_line_is_understood(line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("book.txt", "train.zh", "train.en"):  # what they hold is found in their content
+        Path(name).write_text("".join(f"line {n} of a text\n" for n in range(40)), encoding="utf-8")
     args = own(line)
     found = parsed(args)
     if args[0] == "train":
         from qkv.training import recipes
 
-        if args[1:] and not args[1].endswith(".toml"):
+        if found["recipe"] and not found["recipe"].endswith((".toml", "/train")) and not found.get("settings"):
             recipes.configure(found["recipe"], found["overrides"])
 
 
@@ -102,7 +105,9 @@ def test_each_cheap_command_line_runs(line: list[str], tmp_path: Path, monkeypat
     if missing & set(args[1:2]):
         pytest.skip("the bundled models are not made yet")
     monkeypatch.chdir(tmp_path)
-    Path("book.txt").write_text("One, two, buckle my shoe.\n", encoding="utf-8")
+    for name in ("book.txt", "texts.txt"):
+        Path(name).write_text("One, two, buckle my shoe.\n", encoding="utf-8")
+    Path("labelled.tsv").write_text("I love it.\tpast\nMum is cooking.\tpresent\n", encoding="utf-8")
     assert main(args) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()
     if "--html" in args:

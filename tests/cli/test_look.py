@@ -150,6 +150,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
     core = made("nmt").core
     with torch.no_grad():
         core.embed.weight.neg_()
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     checkpoint.write(tmp_path / "train/snapshots/20.safetensors", checkpoint.weights(core), {"step": 20})
     told = []
     for more in ([], ["--step", "20"]):

@@ -66,7 +66,7 @@ class Letters:
     def id(self, token: str) -> int | None:
         return WORDS.index(token) if token in WORDS else None
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Sequence[int], *, side: str = "target") -> list[str]:
         return [WORDS[i] for i in ids]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:

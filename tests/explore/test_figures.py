@@ -42,7 +42,7 @@ class Letters:
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [ord(c) % 90 for c in text]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Sequence[int], *, side: str = "target") -> list[str]:
         return [chr(0x4E00 + i) for i in ids]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:

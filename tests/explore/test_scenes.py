@@ -29,7 +29,7 @@ class Letters:
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [*(WORDS.index(c) for c in text), *([1] if side == "source" and special else [])]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Sequence[int], *, side: str = "target") -> list[str]:
         return [WORDS[i] for i in ids]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:

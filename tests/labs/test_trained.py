@@ -121,7 +121,7 @@ def test_a_head_that_matches_scores_one_and_a_bare_model_has_no_ffn():
 
 
 def test_the_published_figures_stand_beside_ours_with_their_source():
-    for name in ("cot-depth", "induction-heads", "warm-up", "six-layers"):
+    for name in ("cot-depth", "induction-heads", "warm-up"):
         kept = labs.load_result(name)
         assert kept is not None
         plot = labs.find_lab(name).plot(Runs(tuple(kept["numbers"])))

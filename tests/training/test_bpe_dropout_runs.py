@@ -171,6 +171,7 @@ def test_what_is_not_cut_anew_or_no_share_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_toml_file_names_the_merges_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"the best {n}\tthe west {n}\n" for n in range(30)), encoding="utf-8")
     (tmp_path / "code").write_text("#version: 0.2\ne s\nes t</w>\n", encoding="utf-8")
     (tmp_path / "a.toml").write_text(
         '[data]\ntsv = "a.tsv"\n[tokenizer]\nkind = "split"\nmerges = "code"\nbpe_dropout = 0.1\n', encoding="utf-8"

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.adapt import onednn_linear
+from qkv.checkpoints import storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -209,7 +210,7 @@ def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeyp
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log if act == "fsync_path" else log.os, act, full)
+    monkeypatch.setattr(storage if act == "fsync_path" else log.os, act, full)
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
         log.truncate(path, 1)
     assert path.read_bytes() == before

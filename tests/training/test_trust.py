@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from qkv.baselines.lstm import LSTMModel, LSTMSpec
+from qkv.checkpoints import storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate, corrupt, packing
@@ -370,7 +371,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        for module in (log, fsdp):
+        for module in (storage, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
         patch.setattr(log, "to_json", around("line", log.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))

@@ -43,9 +43,8 @@ def command(
         noted = noted or note_other_script(common, model, line)
         missing = getattr(result, "unknown", ())
         if missing:
-            marked = any(f"[{word}]" in str(told[0]["text"]) for word in missing)
             common.note("not in the vocabulary: {words}{plural}", words=", ".join(missing),
-                        plural=Message("; in [ ]") if marked else "")
+                        plural=Message("; in [ ]") if any(f"[{w}]" in str(told[0]["text"]) for w in missing) else "")
         rows = list_translations(best, scores, align) if best else [""]
         common.print_result({"source": line, **told[0], **({"nbest": told} if len(told) > 1 else {})}, rows)
 

@@ -157,7 +157,7 @@ def encode_rows(
     def describe_entry() -> dict[str, Any]:
         return {"source": "rows", "bytes": int(rows.ends[-1]), "rows": len(rows)}
 
-    def fill(place: Path) -> None:
+    def write_tokens(place: Path) -> None:
         shards.write_shard(place, encode_chunks(), vocabulary=vocabulary, save=save, about=describe_entry)
 
     def read(place: Path) -> MappedRows:
@@ -165,4 +165,4 @@ def encode_rows(
         return MappedRows(place / "tokens.bin", shard.index["dtype"], ends, sides, shard.index["sha256"],
                           np.arange(len(rows)))
 
-    return fetch_entry(name, read, fill)
+    return fetch_entry(name, read, write_tokens)

@@ -64,7 +64,7 @@ def record(
     shell = {name: read_page_file(STATIC / name) for name in ("index.html", "app.js", "app.css")}
     room = limit - len(write_document({}, shell).encode()) - sum(map(recorded_size, packed.items()))
     for n, (name, run) in enumerate(runs):
-        room -= fill(packed, run, asking[name], room // (len(runs) - n))
+        room -= record_answers(packed, run, asking[name], room // (len(runs) - n))
     return write_document(packed, shell)
 
 
@@ -79,7 +79,7 @@ def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     return write_element("ready", packed)
 
 
-def fill(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
+def record_answers(packed: dict[str, dict[str, str]], run: Run, model: Mapping[str, str], share: int) -> int:
     """Record a run as far as its share of bytes goes; how many it took.
 
     Raises:

@@ -32,7 +32,7 @@ def make_evaluation(a: Assembly, directory: Path | None) -> Evaluate:
     valid = [batch.to(a.model.device) for batch in a.valid]
     longest = 8 + max(batch.labels.shape[1] for batch in valid)  # a young model does not know when to stop
     c, labelled = a.run.check, a.objective.answers == "labels"
-    common = measure_majority(cast(Any, a.splits.valid)) if labelled else 0.0
+    common = measure_majority(cast(Any, a.splits.valid)) if labelled and a.splits.kind == "pairs" else 0.0
 
     def evaluate(core: Transformer, step: int) -> dict[str, Any]:
         found = a.objective.measure(core, valid)
@@ -102,7 +102,7 @@ def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:
 
 def score_held_labels(a: Assembly, said: Sequence[str]) -> Accuracy | None:
     """The scores of a classifier's labels: those it `said` of the test, where there is none, of validation."""
-    if a.objective.answers != "labels":
+    if a.objective.answers != "labels" or a.splits.kind != "pairs":
         return None
     pairs = split_questions(a.splits.test or a.splits.valid)
     return score_labels([label for _, label in pairs], said or answer_all(a, [text for text, _ in pairs], Decoding()))

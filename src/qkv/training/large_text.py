@@ -151,11 +151,11 @@ def encode_scan(scan: Scan, tokenizer: Tokenizer, policy: BadRowPolicy, document
             raise QkvError("{aside}: no such file", aside=policy.aside)  # so the bad rows are found once more
         return shard
 
-    def fill(place: Path) -> None:
+    def write_tokens(place: Path) -> None:
         batches = encode_blocks(scan, tokenizer, policy, end)
         shards.write_shard(place, batches, vocabulary=len(tokenizer), save=tokenizer.save, about=describe_entry)
 
-    return fetch_entry(name, read, fill)
+    return fetch_entry(name, read, write_tokens)
 
 
 def identify_tokenizer(tokenizer: Tokenizer) -> str:

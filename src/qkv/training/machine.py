@@ -131,9 +131,11 @@ def measure_peak(device: str, precision: str) -> float:
 def refuse_oversized(spec: Spec, device: str) -> None:
     """QkvError where the weights of a new model, their gradients and moments alone take more memory than is free."""
     free, width = read_free_memory(device), spec.stack.width
-    if free is None or width * (len(spec.stack.blocks) * width + spec.vocabulary) < CERTAIN:
+    weights = width * (len(spec.stack.blocks) * width + spec.vocabulary)  # there are more, at any rate
+    if free is None or weights < CERTAIN:
         return
-    weights = sum(map(math.prod, cost.shapes(spec).values()))
+    if 16 * weights < free:
+        weights = sum(map(math.prod, cost.shapes(spec).values()))
     if (need := 16 * weights) > free:  # four numbers of four bytes each
         raise QkvError("a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are free; "
                        "make model.width, model.layers or tokenizer.size smaller", weights=weights, need=need / 1e9,
