@@ -12,8 +12,10 @@ import qkv
 from qkv import hub
 from qkv.baselines.lstm import lstm_spec
 from qkv.cli import look, main
+from qkv.cli.common import refuse_missing_path
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
+from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.tasks.types import SpecialTokens
@@ -216,3 +218,9 @@ def test_a_decoder_without_a_head_shows_labels_and_attention(
     assert sum(labels["data"].values()) == pytest.approx(1.0)
     assert len(attention["data"]["weight"]) == 4
     assert attention["data"]["weight"][0] == pytest.approx([1.0, 0.0, 0.0, 0.0])
+
+
+def test_only_a_path_that_does_not_exist_is_refused_early(tmp_path: Path) -> None:
+    refuse_missing_path(str(tmp_path))  # a run's records need no config.json
+    with pytest.raises(QkvError, match="no such directory"):
+        refuse_missing_path(str(tmp_path / "absent"))
