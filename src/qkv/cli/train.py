@@ -209,7 +209,7 @@ def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
     from qkv.tasks.label_scores import draw_confusion
 
     if result["why"] == "patience":
-        again = "training.patience=0 --resume auto"
+        again = f"qkv train {result['directory'] or 'RUN'} training.patience=0 --resume"
         click.echo(common.say("ended early, as evaluations got no better (training.patience); to go on: {again}",
                               again=again))
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "

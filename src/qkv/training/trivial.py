@@ -121,7 +121,7 @@ def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
     elif outcome.why == "seconds":
         found.append(f"training.seconds={4 * s.seconds:g}")
     elif outcome.why == "patience":
-        found.append("training.patience=0 --resume auto")
+        found.append("training.patience=0 --resume")
     else:
         found.append(f"training.steps={4 * outcome.steps}")
     if not a.run.base:
