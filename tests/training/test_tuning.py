@@ -530,8 +530,10 @@ def test_a_base_says_what_is_learnt_of_which_data(tmp_path: Path, monkeypatch: p
     (tmp_path / "rows.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS), encoding="utf-8")
     bert, gpt2 = saved("masked", "bert", tmp_path), saved("text", "gpt2", tmp_path)
     t5, bart = saved("spans", "t5", tmp_path), saved("denoise", "bart", tmp_path)
-    assert from_files([Path("rows.tsv")], [f"base={bert}"]).training.metric == "loss"
-    assert from_files([Path("rows.tsv")], ["base=bert"]).training.metric == "loss"
+    assert from_files([Path("rows.tsv")], [f"base={bert}"]).objective == "labels"  # few different second texts
+    pairs = "".join(f"{a} {n}\t{b} {n}\n" for n, (a, b) in enumerate(ROWS))
+    (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    assert from_files([Path("pairs.tsv")], [f"base={bert}"]).training.metric == "loss"
     assert from_files([Path("rows.tsv")], [f"base={bert}", "objective=labels"]).training.metric == "label_accuracy"
     for base, objective in ((t5, "spans"), (bart, "denoise")):
         a = assemble.assemble(dataclasses.replace(run_of("text", base=str(base)), objective=""), device="cpu")

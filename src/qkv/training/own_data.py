@@ -91,7 +91,8 @@ def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kin
     family = typed.get("model", {}).get("family", "")
     objective = typed.get("objective") or ("pairs" if USUAL.get(family) == "pairs" else "")
     kind = find_kind([str(path) for path in paths], typed.get("data", {}), objective)
-    labelled = {"objective": "labels", "model": {"family": "bert"}} if kind.name == "labels" else {}
+    labels = kind.name == "labels" and objective in ("", "labels")
+    labelled = {"objective": "labels", "model": {"family": "bert"}} if labels else {}
     return kind, {"data": kind.data, **labelled}
 
 
