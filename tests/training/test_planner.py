@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.training import own_data, planner, recipes
+from qkv.messages import Message
+from qkv.training import own_data, planner, recipes, session
+from qkv.training.distributed import Ranks
 from qkv.training.planner import Facts, measure_data, plan
+from qkv.training.run import Run
+from qkv.training.settings import Settings
 from qkv.training.splits import Splits
 
 KINDS = (("pairs", "pairs", "marian"), ("labels", "labels", "bert"), ("plain text", "text", "gpt2"),
@@ -42,6 +46,24 @@ def test_what_a_person_sets_is_taken_and_the_rest_fits_itself(kind: str, objecti
     assert (found["training.steps"], found["model.width"], found["training.lr"]) == (50, 96, 0.5)
     assert (found["training.warmup"], found["training.evaluate_every"]) == (3, 5)
     assert "training.steps" not in {c.key for c in plan(facts, {"model.family": family, "training.epochs": 2})}
+
+
+def test_a_width_fits_given_heads_and_no_vocabulary_is_chosen_twice() -> None:
+    facts = Facts("pairs", "pairs", 1000, 50_000, 25_000, 80, 0.0, 60)
+    found = choose(facts, "marian", model__heads=3, tokenizer__of="demo")
+    assert found["model.width"] % 6 == 0
+    assert {"tokenizer.kind", "tokenizer.size"} & found.keys() == set()
+
+
+def test_processes_take_the_numbers_of_the_first() -> None:
+    class Second(Ranks):
+        def broadcast_numbers(self, *numbers: float) -> list[float]:
+            return [10 * n for n in numbers]
+
+    choices = tuple(planner.Choice(key, 0, Message("")) for key in ("model.width", "training.steps", "training.warmup"))
+    run = Run("r", lambda: Splits("", ""), training=Settings(steps=7, warmup=3), choices=choices)
+    shared = session.share_choices(run, Second(1, 2))
+    assert (shared.training.steps, shared.training.warmup, shared.model) == (70, 30, run.model)
 
 
 def test_the_time_that_there_is_bounds_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:

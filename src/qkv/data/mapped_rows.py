@@ -162,6 +162,8 @@ def encode_rows(
 
     def read(place: Path) -> MappedRows:
         shard, ends = shards.read_shard(place, verify=True), np.fromfile(place / "ends.bin", dtype=np.int64)
+        if len(ends) != len(rows) * sides + 1 or ends[-1] != len(shard):
+            raise QkvError("{place}: found the ends of other rows", place=place)  # so they are encoded once more
         return MappedRows(place / "tokens.bin", shard.index["dtype"], ends, sides, shard.index["sha256"],
                           np.arange(len(rows)))
 

@@ -110,8 +110,13 @@ class LargeText:
         """Those of all files."""
         return sum(scan.bytes for scan in self.scans)
 
+    @cached_property
+    def sampled_bytes(self) -> int:
+        """Those of what is kept."""
+        return len(self.sampled.encode("utf-8", "ignore"))
+
     def __len__(self) -> int:
-        return round(self.bytes * len(self.sampled) / max(1, len(self.sampled.encode("utf-8", "ignore"))))
+        return round(self.bytes * len(self.sampled) / max(1, self.sampled_bytes))
 
     def __getitem__(self, part: slice) -> str:
         start, stop, _ = part.indices(len(self))
@@ -120,8 +125,7 @@ class LargeText:
 
     def describe_sample(self) -> Message:
         """The note on what a vocabulary was made from."""
-        sample = len(self.sampled.encode("utf-8", "ignore"))
-        return Message("vocabulary from {sample:.3g} MB of {all:.4g} MB, drawn evenly", sample=sample / 1e6,
+        return Message("vocabulary from {sample:.3g} MB of {all:.4g} MB, drawn evenly", sample=self.sampled_bytes / 1e6,
                        all=self.bytes / 1e6)
 
     def encode(self, tokenizer: Tokenizer, *, documents: bool) -> tuple[Shard, ...]:

@@ -19,7 +19,7 @@ from qkv.options import replace_from_dict
 from qkv.spec import Spec
 from qkv.training.compatibility import USUAL
 from qkv.training.data_files import KINDS, Data, read_shared
-from qkv.training.planner import measure_data, plan
+from qkv.training.planner import Choice, measure_data, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -79,7 +79,9 @@ def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False
         values, name = {key: kept[key] for key in (*OWN_PARTS, *PLAIN) if key in kept}, str(kept["name"])
     except (ValueError, TypeError, KeyError) as e:
         raise QkvError("{path}: cannot be read: {e}", path=file, e=e) from None
-    return replace(make_run(values, words, file, Path(), recipe=recipe), name=name)
+    why = Message("chosen when the run began")
+    choices = tuple(Choice(key, value, why) for key, value in kept.get("chosen", {}).items())
+    return replace(make_run(values, words, file, Path(), recipe=recipe), name=name, choices=choices)
 
 
 def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]]:

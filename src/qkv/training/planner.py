@@ -5,6 +5,7 @@ a person sets is taken, and the rest fits itself to it.
 """
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -26,10 +27,11 @@ from qkv.training.splits import Splits
 
 LOOKED = 20_000  # rows that are measured, evenly over all
 SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
-UNSPACED = ((0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x0E00, 0x0E7F))  # Chinese, Japanese; Thai
+UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
-TIMED = 3  # steps
+ROUNDS = 3  # timed steps
+TIMED = ("training.steps", "training.warmup", "training.evaluate_every")  # what the speed of a machine may decide
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
               "metric": "bleu", "average": 3},
@@ -91,7 +93,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
 
 def share_unspaced(text: str) -> float:
     """The share of characters that belong to scripts without spaces between words, such as Chinese."""
-    return sum(any(a <= ord(c) <= b for a, b in UNSPACED) for c in text) / max(1, len(text))
+    return len(UNSPACED.findall(text)) / max(1, len(text))
 
 
 class Planner:
@@ -121,6 +123,8 @@ class Planner:
         elif f.kind == "pairs" and f.unspaced > 0.05 and f.characters < 1e6:
             kind = "bpe-cjk"
             why = Message("each Chinese character stands for itself: the text is too short to join them")
+        if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
+            return size, 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
@@ -138,7 +142,8 @@ class Planner:
         bounds = {"labels": (5e6,), "pairs": (3e5, 2e7)}.get(f.kind, (3e6, 3e7))
         width, layers, dropout = sizes[sum(f.characters > bound for bound in bounds)]
         why = Message("the size that {characters:,} characters fill", characters=f.characters)
-        family = self.given["model.family"]
+        family, heads = self.given["model.family"], self.given.get("model.heads", 1)
+        width += -width % (2 * heads)
         width, layers = self.choose("model.width", width, why), self.choose("model.layers", layers, why)
         heads = next(n for n in (4, 2, 1) if width % n == 0)
         heads = self.choose("model.heads", heads, Message("a divisor of the width"))
@@ -182,9 +187,10 @@ class Planner:
         epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
-        if time_step and steps * (each := time_step(tokens, steps / seconds)) > seconds:
-            steps = max(1, int(seconds / each))
-            why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=each)
+        pace = time_step(tokens, steps / seconds) if time_step else 0.0
+        if steps * pace > seconds:
+            steps = max(1, int(seconds / pace))
+            why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=pace)
         ends = (given.get("training.steps", 0), math.ceil(given.get("training.epochs", 0) * epoch / tokens))
         steps = min((n for n in ends if n), default=0) or self.choose("training.steps", steps, why)
         self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
@@ -201,7 +207,7 @@ def time_training_step(spec: Spec, tokens: int, length: int) -> float:
     core.to(parse_device("auto"))
     ids = torch.randint(0, spec.vocabulary, (rows, length), device=core.embed.weight.device)
     spent = list[float]()
-    for _ in range(TIMED + 1):
+    for _ in range(ROUNDS + 1):
         start = time.perf_counter()
         made = core(ids, Inputs(source=ids) if spec.encoder and spec.decoder else Inputs(), mode="train")
         torch.nn.functional.cross_entropy(made.logits.flatten(0, 1), ids.flatten()).backward()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
 from qkv.training.log import Report
+from qkv.training.planner import TIMED
 from qkv.training.probes import readings
 from qkv.training.run import PARTS, PLAIN, Run, nest
 from qkv.training.trivial import Verdict
@@ -46,6 +48,7 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     going_on = bool(resume and directory and checkpoint.find_last(directory / "train"))
     start = None if going_on else time.process_time()
     run = recall_choices(run, directory) if directory and going_on else run
+    run = share_choices(run, ranks) if ranks.size > 1 else run
 
     def report_reading(doing: Message, done: int, of: int) -> None:
         if report and ranks.first:
@@ -155,11 +158,19 @@ def recall_choices(run: Run, directory: Path) -> Run:
     return replace_from_dict(run, nest({c.key: kept[c.key] for c in run.choices if c.key in kept}))
 
 
+def share_choices(run: Run, ranks: Ranks) -> Run:
+    """The run with the first process's numbers, as each process has timed its own steps."""
+    keys = [choice.key for choice in run.choices if choice.key in TIMED]
+    numbers = ranks.broadcast_numbers(*(getattr(run.training, key.partition(".")[2]) for key in keys))
+    return replace_from_dict(run, nest({key: int(n) for key, n in zip(keys, numbers, strict=True)}))
+
+
 def write_settings(a: Assembly, directory: Path) -> None:
     """Write the settings beside the run: those that it begins with, or a resumed part, which may have others."""
     kept: dict[str, Any] = {"name": a.run.name, "notes": [*a.splits.notes, *a.plan.notes]}
     for part in (*PARTS, *PLAIN, *(["data"] if a.run.data else [])):
         value = getattr(a.run, part)
         kept[part] = value if part in PLAIN else dataclasses.asdict(value)
-    kept |= {"chosen": {c.key: c.value for c in a.run.choices}} if a.run.choices else {}
+    chosen = {choice.key: attrgetter(choice.key)(a.run) for choice in a.run.choices}
+    kept |= {"chosen": chosen} if chosen else {}
     log.write_json(directory / "train" / "run.json", kept)

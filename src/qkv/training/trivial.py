@@ -116,7 +116,8 @@ def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
     """What to try after a run that was too short, or whose rate or data did not do."""
     s, found = a.run.training, list[Message | str]()
     chosen = {choice.key for choice in a.run.choices}
-    if typed := [key for key in PLANNED if a.run.choices and key not in chosen]:
+    planned = [key for key in PLANNED if not (a.run.base and key.startswith("model."))]  # a base has its own size
+    if typed := [key for key in planned if a.run.choices and key not in chosen]:
         found.append(Message("without {keys}, which your data then choose", keys=", ".join(typed)))
     elif outcome.why == "seconds":
         found.append(f"training.seconds={4 * s.seconds:g}")
