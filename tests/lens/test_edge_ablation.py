@@ -5,39 +5,16 @@ import dataclasses
 
 import pytest
 import torch
+from support.small import lm, made, seq2seq
 from torch import Tensor
 
-from qkv.core.init import initialise
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.lens import edge_ablation
 from qkv.lens.edge_ablation import Case, EdgeCut
 from qkv.lens.trace import Trace
-from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-
-
-def seq2seq() -> Spec:
-    n, ff = Norm("layer"), Ffn(80, "relu", bias=True)
-    enc = Block(Attention(4, 4, 8, Mask("full"), True, True), ff, norm_sum=n)
-    dec = Block(Attention(4, 4, 8, Mask("causal")), ff, cross=Attention(4, 2, 8, Mask("memory")), norm_sum=n)
-    t = Table("sinusoid", 64)
-    return Spec(53, encoder=Stack(32, (enc,) * 3, t, 6.0), decoder=Stack(32, (dec,) * 2, t, 6.0), init=Init("xavier"))
-
-
-def lm() -> Spec:
-    b = Block(Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms"))
-    return Spec(53, decoder=Stack(32, (b,) * 3, final_norm=Norm("rms"), context=64), head=Head("untied"))
-
-
-def made(spec: Spec) -> Transformer:
-    core = Transformer(spec).eval()
-    initialise(core, 0)
-    with torch.no_grad():
-        for p in core.parameters():
-            p.mul_(1.5 if p.dim() > 1 else 1.0)
-    return core
-
+from qkv.spec import Attention, Block, Ffn, Mask, Norm, Rotary, Spec, Stack
 
 CASES = [
     Case((3, 4, 5, 6, 7, 2), (0, 8, 9, 10), 2),
