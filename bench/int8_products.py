@@ -21,7 +21,7 @@ def main() -> None:
     given = options(__doc__ or "")
     import torch
 
-    from qkv.memory import keep_freed
+    from qkv.devices import keep_freed
 
     torch.set_num_threads(given.threads)
     keep_freed()  # as `beam` does

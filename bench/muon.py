@@ -34,7 +34,7 @@ def stepper(sizes: list[tuple[int, int]], low: bool | None = None) -> Callable[[
     """A step over drawn matrices of these sizes: PyTorch's own without `low`, else ours in bf16 or fp32."""
     import torch
 
-    from qkv.training.muon import Muon
+    from qkv.training.optim import Muon
 
     draw = torch.Generator().manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(size, generator=draw)) for size in sizes]

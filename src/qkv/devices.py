@@ -1,9 +1,17 @@
-"""Devices and dtypes by the names that people type: auto, cuda:0, fp32, bf16."""
+"""Devices and dtypes by the names that people type (auto, cuda:0, fp32, bf16), and the memory that they have free."""
+
+import ctypes
+import sys
+from pathlib import Path
 
 import torch
 
-from qkv import memory
 from qkv.errors import QkvError, nearest
+
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 2, 1
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+          "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def parse_device(name: str) -> torch.device:
@@ -25,11 +33,7 @@ def parse_device(name: str) -> torch.device:
 def read_free_memory(name: str) -> int | None:
     """The bytes that are free on a device; None where nobody says."""
     device = parse_device(name)
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.read_free()
-
-
-DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
-          "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else read_free()
 
 
 def parse_dtype(name: str) -> torch.dtype | None:
@@ -38,3 +42,34 @@ def parse_dtype(name: str) -> torch.dtype | None:
         raise QkvError("unknown dtype {name!r}{hint} (known: {dtypes})", name=name, hint=nearest(name, DTYPES),
                        dtypes=", ".join(DTYPES))
     return DTYPES[name]
+
+
+def read_free() -> int | None:
+    """Bytes that a new process may take, within the limit of this one's container; None where it is not Linux.
+
+    What this process holds itself is not among them.
+    """
+    try:
+        rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+    limits = (path.read_text(encoding="ascii").strip() for path in LIMITS if path.is_file())
+    return min([found, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def keep_freed() -> bool:
+    """Let glibc reuse freed blocks instead of unmapping them; True where that was understood (Linux with glibc).
+
+    Else every large tensor goes back to the kernel, and page faults cost more than small matrix products (measured: 1.6
+    times the training speed at width 128, docs/LOG.md).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    # a fixed threshold also stops glibc from moving it; 1 GiB is its own upper bound for one block of the heap
+    wanted = {_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1, _TOP_PAD: 64 << 20}
+    return [mallopt(key, value) for key, value in wanted.items()] == [1, 1, 1]

@@ -15,7 +15,7 @@ from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import IGNORED, Batch, duplicate_rows
 from qkv.errors import QkvError
-from qkv.training import assemble, crossentropy, loop, losses
+from qkv.training import assemble, loop, losses
 from qkv.training.losses import step_loss
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -122,7 +122,7 @@ def test_loss_and_gradients_are_the_slow_loops(
 
 @pytest.mark.parametrize("fault", ["one way", "no gradient", "of other words"])
 def test_a_pull_that_is_wrong_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = crossentropy.add_rdrop_gradient
+    right = losses.add_rdrop_gradient
 
     def wrong(p: Tensor, logits: Tensor, agree: float) -> Tensor:
         if fault == "one way":
@@ -136,7 +136,7 @@ def test_a_pull_that_is_wrong_is_found(fault: str, monkeypatch: pytest.MonkeyPat
         p[turned] = other
         return differ
 
-    monkeypatch.setattr(crossentropy, "add_rdrop_gradient", wrong)
+    monkeypatch.setattr(losses, "add_rdrop_gradient", wrong)
     with pytest.raises(AssertionError):
         test_loss_and_gradients_are_the_slow_loops(translator, pairs, 0.1)
 
@@ -147,7 +147,7 @@ def test_chunks_of_rows_pair_the_two_passes(monkeypatch: pytest.MonkeyPatch) -> 
     head = torch.nn.Linear(16, 4_000)
     hidden = torch.randn(2 * many, 16, generator=g, requires_grad=True)
     labels = torch.randint(4_000, (many,), generator=g).repeat(2)
-    found = crossentropy.linear_cross_entropy(hidden, head, labels, rdrop=2.0)
+    found = losses.linear_cross_entropy(hidden, head, labels, rdrop=2.0)
     logits = head(hidden)
     one, two = logits.log_softmax(-1).chunk(2)
     apart = F.kl_div(one, two, log_target=True, reduction="sum") + F.kl_div(two, one, log_target=True, reduction="sum")

@@ -18,10 +18,10 @@ from qkv.data import collate
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import loop
 from qkv.training import step as stepping
-from qkv.training.blocks import Blocks
 from qkv.training.losses import step_loss
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.step import Blocks
 
 # the compiler asks each tensor for its gradient, and hides the warning itself where warnings are no errors
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

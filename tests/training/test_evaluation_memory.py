@@ -11,7 +11,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.collate import Batch
-from qkv.training import crossentropy, losses, scheduled_sampling
+from qkv.training import losses, scheduled_sampling
 from qkv.training.shape import Shape
 
 V, ROWS = 61, 3
@@ -57,7 +57,7 @@ def test_logits_are_made_for_a_few_rows_at_a_time_and_say_the_same(name: str, mo
     with Widest() as before:
         judge(core, one)
     assert before.rows > ROWS, "few words of a small vocabulary fit at once"
-    monkeypatch.setattr(crossentropy, "chunk_rows", lambda hidden, vocabulary: ROWS)
+    monkeypatch.setattr(losses, "chunk_rows", lambda hidden, vocabulary: ROWS)
     with Widest() as few:
         found = judge(core, one)
     assert 0 < few.rows <= ROWS
@@ -65,6 +65,6 @@ def test_logits_are_made_for_a_few_rows_at_a_time_and_say_the_same(name: str, mo
 
 
 def test_of_a_large_vocabulary_a_cpu_holds_ten_megabytes() -> None:
-    rows = crossentropy.chunk_rows(torch.zeros(1), 50_257)
+    rows = losses.chunk_rows(torch.zeros(1), 50_257)
     assert 9e6 < rows * 50_257 * 4 <= 10e6
-    assert crossentropy.chunk_rows(torch.zeros(1), 10**9) == 1
+    assert losses.chunk_rows(torch.zeros(1), 10**9) == 1

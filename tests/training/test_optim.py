@@ -12,7 +12,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.data.order import draw_permutation
-from qkv.training import checkpoint, loop, muon, optim
+from qkv.training import checkpoint, loop, optim
 from qkv.training.control import Progress
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
@@ -129,12 +129,12 @@ def test_muon_turns_the_layers_matrices_and_those_of_experts_one_by_one() -> Non
 
 
 def test_matrices_that_are_turned_as_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = muon.orthogonal
+    right = optim.orthogonal
 
     def piled(matrices: torch.Tensor, *, low: bool = False) -> torch.Tensor:
         return right(matrices.reshape(1, -1, matrices.shape[2]), low=low).reshape(matrices.shape)
 
-    monkeypatch.setattr(muon, "orthogonal", piled)
+    monkeypatch.setattr(optim, "orthogonal", piled)
     with pytest.raises(AssertionError):
         check_orthogonal(stepped())
 
@@ -146,7 +146,7 @@ def raced(low: bool, momentum: float = 0.95) -> list[tuple[torch.Tensor, torch.T
     """Each weight and its moves after five steps of ours, beside PyTorch's own Muon with the same gradients."""
     draw = torch.Generator().manual_seed(2)
     ours, theirs = ([torch.nn.Parameter(torch.full(shape, 0.1)) for shape in SHAPES] for _ in range(2))
-    one = muon.Muon(ours, lr=0.01, weight_decay=0.1, momentum=momentum)
+    one = optim.Muon(ours, lr=0.01, weight_decay=0.1, momentum=momentum)
     two = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for group in one.param_groups:
         group["low"] = low
@@ -176,9 +176,9 @@ def test_another_momentum_is_found() -> None:
 
 
 def test_a_pile_holds_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muon, "MOST", 2 * 48 * 32)
+    monkeypatch.setattr(optim, "MOST", 2 * 48 * 32)
     weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in (*SHAPES, (48, 32), (9, 48, 32))]
-    found = list(muon.piles(weights))
+    found = list(optim.piles(weights))
     assert sorted(id(p) for pile in found for p in pile) == sorted(map(id, weights))
     assert all(len({p.shape[-2:] for p in pile}) == 1 for pile in found)
     assert sorted(len(pile) for pile in found if pile[0].shape[-2:] == (48, 32)) == [1, 1, 2]

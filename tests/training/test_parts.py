@@ -23,7 +23,7 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.options import parse_assignments, replace_from_dict
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-from qkv.training import checkpoint, crossentropy, log, loop, losses, machine, optim, schedule
+from qkv.training import checkpoint, log, loop, losses, machine, optim, schedule
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -105,14 +105,14 @@ def test_the_loss_by_onednn_and_its_gradients_are_what_they_are_in_fp64(
     eps: float, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "is_mkl_slow", lambda: True)
-    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: 40)  # three chunks
+    monkeypatch.setattr(losses, "chunk_rows", lambda *_: 40)  # three chunks
     torch.manual_seed(1)
     head, hidden, labels = torch.nn.Linear(64, 700, bias=bias), torch.randn(100, 64), torch.randint(0, 700, (100,))
     found = list[tuple[torch.Tensor, ...]]()
     for one, given_ in ((head, hidden), (copy.deepcopy(head).double(), hidden.double())):
         x = given_.detach().requires_grad_()
         if x.dtype == torch.float32:
-            loss = crossentropy.linear_cross_entropy(x, one, labels, smoothing=eps)
+            loss = losses.linear_cross_entropy(x, one, labels, smoothing=eps)
         else:
             loss = torch.nn.functional.cross_entropy(one(x), labels, reduction="sum", label_smoothing=eps)
         found.append((loss.detach(), *torch.autograd.grad(loss, [x, *one.parameters()])))

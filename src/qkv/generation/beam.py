@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from qkv import memory, sampling
+from qkv import sampling
 from qkv.core.model import Transformer
+from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens
 from qkv.generation.sequence import DecodeOptions, Finish
@@ -240,7 +241,7 @@ def beam(
                        full=full)
     if not limits:
         return []
-    memory.keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
+    keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
     members = [Decoder(one, options) for one in cores]
     decoder = Ensemble(members) if ensemble else members[0]
     running = BeamSearch(decoder, limits, search, options)

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from qkv import memory
 from qkv.core.model import Transformer
+from qkv.devices import keep_freed
 from qkv.training.loop import ENDLESS, Loop
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -57,7 +57,7 @@ def estimate(
     Memory is the highest that this process had once batches of each shape were met: each new shape adds to it, as the
     CPU's matrix kernels keep what they made for it. Time is the mean over shapes, each as often as an epoch has it.
     """
-    memory.keep_freed()
+    keep_freed()
     before, own = peak_memory(core), sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
     keys, n = list(plan.order(0)), settings.accumulate
     shapes = find_shapes(keys, plan)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv import memory
 from qkv.core.model import Transformer
+from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import distributed, log, machine, schedule
@@ -43,7 +43,7 @@ def train(
         Interrupted: SIGINT, SIGTERM, SIGUSR1 or SIGHUP, after the step in hand was finished and saved.
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
-    memory.keep_freed()
+    keep_freed()
     folder, first = None if directory is None else Path(directory, "train"), distributed.current_ranks().first
     path = folder / "log.jsonl" if folder and first else None
     run = Loop(core, plan, settings, folder, evaluate, log.open_log(path, report if first else None))

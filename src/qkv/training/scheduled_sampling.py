@@ -14,8 +14,7 @@ from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
 from qkv.data.collate import IGNORED, Batch
 from qkv.errors import QkvError
-from qkv.training.crossentropy import predict_tokens
-from qkv.training.losses import states
+from qkv.training.losses import predict_tokens, states
 
 
 def sampling_share(step: int, *, most: float, ramp: int) -> float:

@@ -4,23 +4,24 @@ Order and dropout are functions of (seed, epoch, batch, micro-batch), so a resum
 Where several processes train (distributed.py), each does this on its share of a step. Next: losses.py, optim.py.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.core.dropout import Drop, make_dropout, no_dropout
-from qkv.core.model import Transformer
+from qkv.core.model import Block, Transformer
+from qkv.core.step import Step, active_tracer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import distributed, fsdp, optim
-from qkv.training.blocks import Blocks
 from qkv.training.control import Progress
 from qkv.training.load_balancing import move_router_biases
 from qkv.training.losses import step_loss
@@ -28,6 +29,8 @@ from qkv.training.machine import Speed
 from qkv.training.plan import Plan
 from qkv.training.scheduled_sampling import replace_inputs, sampling_share
 from qkv.training.settings import Settings
+
+Forward = Callable[[Tensor, Step], Tensor]
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,52 @@ class OptimizerStep:
             self.loads = torch.tensor(self.ranks.all_reduce_sum(loads) if self.together else loads)
             self.loads = self.loads.view_as(made.loads)
             move_router_biases(self.learner, self.loads, rate=self.settings.moe_bias_lr)
+
+
+class Blocks:
+    """How the blocks of a core run within `learning`, and nowhere else: as they are, compiled, or made again on the way
+    back. All blocks of one shape share one graph, and a second one serves every other length.
+    """
+
+    def __init__(self, core: nn.Module, settings: Settings, device: torch.device, backend: str = "inductor") -> None:
+        self.compiles = settings.compile == "blocks" or (settings.compile == "auto" and device.type == "cuda")
+        self.fast: dict[Block, Forward] = {}
+        for block in (m for m in core.modules() if isinstance(m, Block)):
+            run: Forward = block.forward
+            if self.compiles and not block.spec.moe:  # routers are listened to, and a graph hears nothing
+                run = torch.compile(run, backend=backend)
+            if settings.recompute == "blocks":
+                run = recompute_block(run)
+            if run != block.forward:
+                self.fast[block] = run
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Within it blocks run in their fast way, unless something listens to the taps."""
+        blocks = {} if active_tracer.get() else self.fast
+        for block, run in blocks.items():
+            block.forward = run  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for block in blocks:
+                del block.forward
+
+
+def recompute_block(run: Forward) -> Forward:
+    """`run`, of which only its input is kept; on the way back it is made again, its dropout too (Chen et al. 2016)."""
+
+    def call_block(x: Tensor, step: Step) -> Tensor:
+        marks: list[Tensor] = []
+
+        def replay_dropout(x: Tensor) -> Tensor:
+            if step.drop is not no_dropout:
+                if marks:
+                    step.drop.set_state(marks[0])  # type: ignore[attr-defined]
+                else:
+                    marks.append(step.drop.get_state())  # type: ignore[attr-defined]
+            return run(x, step)
+
+        return checkpoint(replay_dropout, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+    return call_block

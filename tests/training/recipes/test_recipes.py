@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qkv
-from qkv import cli, memory
+from qkv import cli, devices
 from qkv.errors import QkvError
 from qkv.paths import data_dir
 from qkv.training import assemble, evaluation, log, recipes
@@ -379,7 +379,7 @@ def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) ->
 def test_a_dry_run_says_whether_it_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int | None, fits: bool
 ) -> None:
-    monkeypatch.setattr(memory, "read_free", lambda: free)
+    monkeypatch.setattr(devices, "read_free", lambda: free)
     assert cli.main(["train", str(own(tmp_path)), "--dry-run", "--device", "cpu", "--lang", "en"]) == 0
     said = capsys.readouterr().out
     assert ("will not fit" in said) != fits
@@ -390,15 +390,15 @@ def test_free_memory_is_the_kernels_within_the_containers_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not sys.platform.startswith("linux"):
-        assert memory.read_free() is None
+        assert devices.read_free() is None
         return
-    whole = memory.read_free()
+    whole = devices.read_free()
     assert whole is not None
     limits = (tmp_path / "v2", tmp_path / "v1")
     for text, found in (("max\n", None), ("1000\n", 1000)):
         limits[0].write_text(text, encoding="ascii")
-        monkeypatch.setattr(memory, "LIMITS", limits)
-        free = memory.read_free()
+        monkeypatch.setattr(devices, "LIMITS", limits)
+        free = devices.read_free()
         assert free is not None
         assert free == found if found else free > 1 << 20
 
