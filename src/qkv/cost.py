@@ -60,30 +60,7 @@ class Cost:
 
         An encoder-decoder is taken to read as many source tokens: prefill holds the encoder's share, decode does not.
         """
-        core = build_meta(self.spec)
-        context = context or self.spec.context or 1024
-        prefill = decode = 0
-        for path, module in core.named_modules():
-            once = path.startswith("encoder.") if self.spec.decoder else False  # read once, not for every new token
-            if isinstance(module, nn.Linear) and not path.startswith("labels."):
-                products = 2 * module.in_features * module.out_features
-                if path == "decoder.score":  # an LSTM's: for every word of the source, and the mean that it weighs
-                    products *= 2 * context
-                prefill += products
-                decode += 0 if once or path.endswith((".cross.k", ".cross.v", "decoder.key")) else products
-            elif isinstance(module, nn.LSTM):
-                products = 2 * sum(p.numel() for p in module.parameters() if p.ndim > 1)
-                prefill += products
-                decode += 0 if once else products
-            elif isinstance(module, ExpertLinear):
-                products = 2 * module.weight[0].numel() * module.spec.top_k
-                prefill += products
-                decode += 0 if once else products
-            elif isinstance(module, Attention | Latent):
-                mask, (many, one) = module.spec.mask, count_pair(module.spec)
-                prefill += many * pairs(mask, context) // context
-                decode += 0 if once else one * keys(mask, context, context)
-        return Flops(prefill, decode)
+        return count_flops(build_meta(self.spec), context or self.spec.context or 1024)
 
     def activation_bytes_per_token(self, context: int | None = None, dtype: str = "fp32") -> int:
         """Bytes that training keeps for the way back per target token, before the loss, with fused attention.
@@ -92,6 +69,32 @@ class Cost:
         """
         tokens = min(context or self.spec.context or 1024, self.spec.context or 1 << 30)
         return count_saved(build_meta(self.spec), tokens) // tokens * width(dtype)
+
+
+def count_flops(core: Transformer, context: int) -> Flops:
+    """The operations of a core that is there; see Cost.flops_per_token."""
+    prefill = decode = 0
+    for path, module in core.named_modules():
+        once = path.startswith("encoder.") if core.spec.decoder else False  # read once, not for every new token
+        if isinstance(module, nn.Linear) and not path.startswith("labels."):
+            products = 2 * module.in_features * module.out_features
+            if path == "decoder.score":  # an LSTM's: for every word of the source, and the mean that it weighs
+                products *= 2 * context
+            prefill += products
+            decode += 0 if once or path.endswith((".cross.k", ".cross.v", "decoder.key")) else products
+        elif isinstance(module, nn.LSTM):
+            products = 2 * sum(p.numel() for p in module.parameters() if p.ndim > 1)
+            prefill += products
+            decode += 0 if once else products
+        elif isinstance(module, ExpertLinear):
+            products = 2 * module.weight[0].numel() * module.spec.top_k
+            prefill += products
+            decode += 0 if once else products
+        elif isinstance(module, Attention | Latent):
+            mask, (many, one) = module.spec.mask, count_pair(module.spec)
+            prefill += many * pairs(mask, context) // context
+            decode += 0 if once else one * keys(mask, context, context)
+    return Flops(prefill, decode)
 
 
 def count_pair(s: parts.Attention | parts.Latent) -> tuple[int, int]:

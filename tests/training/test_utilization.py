@@ -31,11 +31,11 @@ def test_operations_are_those_that_pytorch_counts(family: str, monkeypatch: pyte
     with FlopCounterMode(display=False) as counter:
         step_loss(core, batch)[0].backward()
     expected = pytest.approx(counter.get_total_flops(), rel=0.06)  # attention's triangle
-    assert machine.Speed(core.spec).count(batch) == expected
+    assert machine.Speed(core).count(batch) == expected
 
 
 def test_padding_is_no_work() -> None:
-    work = machine.Speed(translator())
+    work = machine.Speed(core_of(translator()))
     one = collate.collate_pairs([([3, 4, 2], [3, 2])], pad=0, start=1, shape=(8, 8))
     both = collate.collate_pairs([([3, 4, 2], [3, 2]), ([3, 2], [3, 4, 5, 2])], pad=0, start=1, shape=(8, 8))
     assert work.count(both) == 3 * work.count(one)
@@ -49,7 +49,7 @@ def test_the_share_is_work_by_seconds_by_peak(monkeypatch: pytest.MonkeyPatch) -
     settings = dataclasses.replace(BASE, steps=6, log_every=3)
     loop.train(core_of(translator()), plan, settings, report=heard.append)
     steps = [e for e in heard if e["kind"] == "step"]
-    done = sum(machine.Speed(translator()).count(plan.make(key)) for key in plan.order(0)[3:6])
+    done = sum(machine.Speed(core_of(translator())).count(plan.make(key)) for key in plan.order(0)[3:6])
     assert steps[-1]["of_peak"] == pytest.approx(done / 1.5 / 1e12)
 
 
@@ -64,7 +64,7 @@ def test_a_process_without_work_in_its_window_has_no_share(monkeypatch: pytest.M
 def test_a_peak_is_measured_at_first_and_anew_where_a_run_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([100.0, 80.0, 300.0])
     monkeypatch.setattr(machine, "measure_peak", lambda *what: next(found))
-    speed, at, shares = machine.Speed(translator()), Progress(), list[float]()
+    speed, at, shares = machine.Speed(core_of(translator())), Progress(), list[float]()
     for rate in (50.0, 60.0, 120.0, 90.0, 130.0):
         speed.operations, at.seconds = rate, at.seconds + 1.0
         shares.append(speed.measure(at)["of_peak"])

@@ -90,17 +90,17 @@ class Speed:
     an encoder is taken to read as many tokens as the decoder writes, and what is computed again is not counted.
     """
 
-    def __init__(self, spec: Spec, device: str = "cpu") -> None:
-        self.cost, self.by_length, self.device = cost.count(spec), dict[int, int](), device
+    def __init__(self, core: Transformer) -> None:
+        self.core, self.by_length, self.device = core, dict[int, int](), core.embed.weight.device.type
         self.operations, self.peak, self.shown = 0.0, 0.0, (0, 0.0)  # since it was shown, at (tokens, seconds)
 
     def count(self, batch: Batch) -> float:
         """The operations of one forward and backward pass."""
         rows, length = batch.target.shape
         real = rows * length if batch.target_real is None else int(batch.target_real.sum())
-        whole = min(-(-length // GRAIN) * GRAIN, self.cost.spec.context or 1 << 30)
+        whole = min(-(-length // GRAIN) * GRAIN, self.core.spec.context or 1 << 30)
         if whole not in self.by_length:
-            self.by_length[whole] = self.cost.flops_per_token(whole).prefill
+            self.by_length[whole] = cost.count_flops(self.core, whole).prefill
         return 3.0 * real * self.by_length[whole]
 
     def measure(self, at: Progress) -> dict[str, float]:

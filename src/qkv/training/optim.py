@@ -1,4 +1,4 @@
-"""The optimisers over a core's weights, PyTorch's own but for Muon, and the gradient's norm. Next: schedule.py, loop.py.
+"""The optimisers over a core's weights, PyTorch's own but for Muon. Next: schedule.py, loop.py.
 
 Adam and AdamW, fused where the device can; Adafactor; Muon for the hidden matrices beside AdamW for the rest.
 """

@@ -8,8 +8,8 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
         places = range(0, len(train), max(1, len(train) // LOOKS))
         some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
         return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
-                     share_unspaced(some), 0)
+                     len(UNSPACED.findall(some)) / max(1, len(some)), 0)
     rows = train[:: max(1, len(train) // LOOKED)]
     if not rows:  # what training refuses
         return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
@@ -88,20 +88,17 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
     letters = sum(map(len, targets)) or len(text)
     return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
-                 int(scale * letters), len(set(text)), share_unspaced(text), lengths[int(0.99 * (len(lengths) - 1))])
+                 int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
+                 lengths[int(0.99 * (len(lengths) - 1))])
 
 
-def share_unspaced(text: str) -> float:
-    """The share of characters that belong to scripts without spaces between words, such as Chinese."""
-    return len(UNSPACED.findall(text)) / max(1, len(text))
-
-
+@dataclass(frozen=True)
 class Planner:
     """Chooses settings one by one; `given` are those that a person set, by key such as "model.width"."""
 
-    def __init__(self, facts: Facts, given: Mapping[str, Any]) -> None:
-        self.facts, self.given = facts, given
-        self.choices: list[Choice] = []
+    facts: Facts
+    given: Mapping[str, Any]
+    choices: list[Choice] = field(default_factory=list)
 
     def choose(self, key: str, value: Any, why: Message) -> Any:
         """The given value of a setting, or this one, with its reason."""
@@ -174,10 +171,12 @@ class Planner:
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
 
-    def choose_length(self, each: float, time_step: Callable[[int, float], float] | None) -> None:
-        """Batch and steps: as often through the data as helps, within the time there is."""
+    def choose_length(self, each: float, shape: Shape | None = None, size: int = 0) -> None:
+        """Batch and steps, for a new model of a `shape` over `size` words or one that was trained before: as often
+        through the data as helps, within the time there is.
+        """
         f, given = self.facts, self.given
-        new, rows = time_step is not None, max(1, f.rows)
+        new, rows, pace = shape is not None, max(1, f.rows), 0.0
         least = {"pairs": 200, "labels": 200}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
@@ -187,7 +186,9 @@ class Planner:
         epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
-        pace = time_step(tokens, steps / seconds) if time_step else 0.0
+        weights = 24 * shape.layers * shape.width**2 + size * shape.width if shape else 0
+        if shape and 6 * weights * tokens * (steps / seconds) >= SURE:  # fewer steps any machine makes
+            pace = time_training_step(shape.spec(size), tokens, 32 if f.kind == "pairs" else 64)
         if steps * pace > seconds:
             steps = max(1, int(seconds / pace))
             why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=pace)
@@ -224,17 +225,10 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     planner = Planner(facts, given)
     if given.get("base"):
         planner.choose_rate(given.get("model.width", 256), new=False)
-        planner.choose_length(3.0 - 1.5 * facts.unspaced, None)
+        planner.choose_length(3.0 - 1.5 * facts.unspaced)
         return tuple(planner.choices)
     size, each = (1000, 4.0) if facts.kind == "token shards" else planner.choose_vocabulary()
     shape = planner.choose_model(each)
     planner.choose_rate(shape.width, new=True)
-
-    def time_step(tokens: int, rate: float) -> float:
-        weights = 24 * shape.layers * shape.width**2 + size * shape.width
-        if 6 * weights * tokens * rate < SURE:  # any machine makes so many steps a second
-            return 0.0
-        return time_training_step(shape.spec(size), tokens, 32 if facts.kind == "pairs" else 64)
-
-    planner.choose_length(each, time_step)
+    planner.choose_length(each, shape, size)
     return tuple(planner.choices)

@@ -124,16 +124,10 @@ def rank(metric: str, found: Mapping[str, Any]) -> tuple[float, ...]:
     """An evaluation as numbers that compare: by loss until the metric is above its floor, as a BLEU of 0.4 or the
     share of the commonest label says less than the loss; equal metrics by loss too.
     """
-    value, loss = score(metric, found.get(metric)), score("loss", found.get("loss"))
+    signed = [(found.get(key), -1 if key in ("loss", "perplexity") else 1) for key in (metric, "loss")]
+    value, loss = (-math.inf if n is None or math.isnan(n) else sign * n for n, sign in signed)  # no number is worst
     floor = max(FLOORS.get(metric, -math.inf), found.get("majority", 0.0) if metric in LABEL_METRICS else -math.inf)
     return (1.0, value, loss) if value > floor else (0.0, loss, value)
-
-
-def score(metric: str, value: float | None) -> float:
-    """A metric as a number that is better when higher; what is no number is worst."""
-    if value is None or math.isnan(value):
-        return -math.inf
-    return -value if metric in ("loss", "perplexity") else value
 
 
 def rename_keys(part: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class OptimizerStep:
         self.optimizer = optim.make_optimizer(self.learner, settings)
         self.weights = list(optim.named_weights(self.learner).values())
         self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
-        self.speed = Speed(core.spec, self.device.type)
+        self.speed = Speed(core)
         counts = [b.moe.num_experts for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
 

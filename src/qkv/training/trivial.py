@@ -31,6 +31,8 @@ ORDER = 5
 PLANNED = ("training.steps", "training.warmup", "training.lr", "training.optimizer", "model.width", "model.layers")
 WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 
+Judged = tuple[dict[str, Any], Message | None, Message | None]  # numbers, they in words, what is wrong
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -48,18 +50,11 @@ def judge_run(a: Assembly, outcome: Outcome, labels: Accuracy | None) -> Verdict
     """The verdict on a run; `labels` are the scores of a classifier."""
     faults = list[Message]()
     if labels:
-        trivial: dict[str, Any] = {"metric": "accuracy", "model": labels.accuracy, "commonest_label": labels.majority}
-        comparison = Message("held-out accuracy {model:.2%}; always the commonest label {majority:.2%}",
-                             model=labels.accuracy, majority=labels.majority)
-        wrong = explain_labels(labels)
+        trivial, comparison, wrong = judge_labels(labels)
     elif a.splits.kind == "pairs" and a.objective.answers == "texts" and "bleu" in outcome.metrics:
-        trivial = {"metric": "bleu", "model": outcome.metrics["bleu"]} | score_copies(a)
-        comparison = Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
-                             "{rows:,} training sources {nearest:.1f}", **trivial)
-        wrong = explain_pairs(trivial)
+        trivial, comparison, wrong = judge_pairs(a, outcome.metrics["bleu"])
     else:
-        trivial = {"metric": "loss", "model": outcome.metrics.get("loss", math.nan)} | score_ngrams(a)
-        comparison, wrong = describe_losses(trivial), explain_text(trivial)
+        trivial, comparison, wrong = judge_text(a, outcome.metrics.get("loss", math.nan))
     s = a.run.training
     if outcome.steps <= s.warmup:
         faults.append(Message("the run ended after {steps:,} of {warmup:,} steps of warm-up, so the learning rate only "
@@ -70,46 +65,61 @@ def judge_run(a: Assembly, outcome: Outcome, labels: Accuracy | None) -> Verdict
     return Verdict({**trivial, "beats_trivial": not wrong}, comparison, tuple(faults))
 
 
-def explain_labels(found: Accuracy) -> Message | None:
-    """What is wrong with a classifier that is no better than the commonest label."""
+def judge_labels(found: Accuracy) -> Judged:
+    """A classifier beside the commonest label."""
     said = [name for name, (_, _, said) in found.labels.items() if said]
+    wrong = None
     if len(said) == 1 and len(found.labels) > 1:
-        return Message("this model has learnt nothing: it says {label!r} for everything", label=said[0])
-    if found.accuracy <= found.majority and len(found.labels) > 1:
-        return Message("this model is no better than always saying the commonest label")
-    return None
+        wrong = Message("this model has learnt nothing: it says {label!r} for everything", label=said[0])
+    elif found.accuracy <= found.majority and len(found.labels) > 1:
+        wrong = Message("this model is no better than always saying the commonest label")
+    comparison = Message("held-out accuracy {model:.2%}; always the commonest label {majority:.2%}",
+                         model=found.accuracy, majority=found.majority)
+    return {"metric": "accuracy", "model": found.accuracy, "commonest_label": found.majority}, comparison, wrong
 
 
-def explain_pairs(found: dict[str, Any]) -> Message | None:
-    """What is wrong with a translator that is no better than what needs no learning."""
-    if found["model"] <= FLOORS["bleu"]:
-        return Message("this model has learnt nothing that its translations show (BLEU {model:.2f})",
-                       model=found["model"])
-    if found["model"] <= found["copy"]:
-        return Message("this model is no better than copying the source")
-    if found["model"] <= found["nearest"]:
-        return Message("this model is no better than the target of the nearest training source")
-    return None
+def judge_pairs(a: Assembly, bleu: float) -> Judged:
+    """A translator beside the source itself and the target of the nearest training source, on an evaluation's pairs."""
+    pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
+    train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
+    some, joint = train[:: max(1, math.ceil(len(train) / ROWS))], a.run.check.joint
+    sources, wanted = [source for source, _ in pairs], [target for _, target in pairs]
+    near = [some[row][1] for row in find_nearest([source for source, _ in some], sources)]
+    copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])["bleu"]
+                     for said in (sources, near))
+    wrong = None
+    if bleu <= FLOORS["bleu"]:
+        wrong = Message("this model has learnt nothing that its translations show (BLEU {model:.2f})", model=bleu)
+    elif bleu <= copy:
+        wrong = Message("this model is no better than copying the source")
+    elif bleu <= nearest:
+        wrong = Message("this model is no better than the target of the nearest training source")
+    trivial = {"metric": "bleu", "model": bleu, "copy": copy, "nearest": nearest, "rows": len(some)}
+    return trivial, Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
+                            "{rows:,} training sources {nearest:.1f}", **trivial), wrong
 
 
-def explain_text(found: dict[str, Any]) -> Message | None:
-    """What is wrong with a language model that counting words would beat."""
-    if not found["model"] < found.get("unigram", math.inf):
-        return Message("this model has learnt nothing but how often each token comes")
-    if not found["model"] < found.get("5-gram", math.inf):
-        return Message("this model is no better than counting 5-grams")
-    return None
-
-
-def describe_losses(found: dict[str, Any]) -> Message | None:
-    """A language model's loss beside those of n-grams, where they are known."""
-    if "unigram" not in found:
-        return None
-    said = Message("held-out loss {model:.3f} nats; of {tokens:,} training tokens unigrams {unigram:.3f}",
-                   model=found["model"], tokens=found["tokens"], unigram=found["unigram"])
-    if "5-gram" not in found:
-        return said
-    return Message("{said}, 5-grams {loss:.3f}", said=said, loss=found["5-gram"])
+def judge_text(a: Assembly, loss: float) -> Judged:
+    """A language model beside n-grams counted on a sample of the training batches; what cannot be is left out."""
+    trivial: dict[str, Any] = {"metric": "loss", "model": loss}
+    (batches, tokens), size, wanted = take_batches(a), a.model.spec.vocabulary, pick_labels(a.valid)
+    comparison = wrong = None
+    if tokens and len(wanted):
+        counts = np.bincount(pick_labels(batches), minlength=size) + 1e-9
+        smooth = 0.99 * counts / counts.sum() + 0.01 / size
+        numbers = {"tokens": tokens, "unigram": float(-np.log(smooth[wanted]).mean())}
+        comparison = Message("held-out loss {model:.3f} nats; of {tokens:,} training tokens unigrams {unigram:.3f}",
+                             model=loss, **numbers)
+        trivial |= numbers
+        with suppress(QkvError):  # hidden words have no history
+            best = ngrams.count_ngrams(batches, order=ORDER, vocabulary=size).loss(a.valid)
+            comparison = Message("{said}, 5-grams {loss:.3f}", said=comparison, loss=best)
+            trivial["5-gram"] = best
+    if not loss < trivial.get("unigram", math.inf):
+        wrong = Message("this model has learnt nothing but how often each token comes")
+    elif not loss < trivial.get("5-gram", math.inf):
+        wrong = Message("this model is no better than counting 5-grams")
+    return trivial, comparison, wrong
 
 
 def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
@@ -133,21 +143,6 @@ def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
     return found
 
 
-def score_ngrams(a: Assembly) -> dict[str, Any]:
-    """Validation losses in nats of n-grams counted on a sample of the training batches; what cannot be is left out."""
-    batches, tokens = take_batches(a)
-    size = a.model.spec.vocabulary
-    counts = np.bincount(pick_labels(batches), minlength=size) + 1e-9
-    wanted = pick_labels(a.valid)
-    if not tokens or not len(wanted):
-        return {}
-    smooth = 0.99 * counts / counts.sum() + 0.01 / size
-    found: dict[str, Any] = {"tokens": tokens, "unigram": float(-np.log(smooth[wanted]).mean())}
-    with suppress(QkvError):  # hidden words have no history
-        found["5-gram"] = ngrams.count_ngrams(batches, order=ORDER, vocabulary=size).loss(a.valid)
-    return found
-
-
 def take_batches(a: Assembly) -> tuple[list[Batch], int]:
     """Batches of the first epoch, which are drawn over all of the data, up to TOKENS labels; how many labels."""
     batches, tokens = list[Batch](), 0
@@ -163,18 +158,6 @@ def pick_labels(batches: Iterable[Batch]) -> np.ndarray:
     """The labels that count."""
     rows = [batch.labels.cpu().numpy() for batch in batches]
     return np.concatenate([row[row != IGNORED] for row in rows]) if rows else np.zeros(0, dtype=np.int64)
-
-
-def score_copies(a: Assembly) -> dict[str, Any]:
-    """BLEU, over the pairs of an evaluation, of the source itself and of the target of the nearest training source."""
-    pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
-    train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
-    some, joint = train[:: max(1, math.ceil(len(train) / ROWS))], a.run.check.joint
-    sources, wanted = [source for source, _ in pairs], [target for _, target in pairs]
-    near = [some[row][1] for row in find_nearest([source for source, _ in some], sources)]
-    copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])["bleu"]
-                     for said in (sources, near))
-    return {"copy": copy, "nearest": nearest, "rows": len(some)}
 
 
 def find_nearest(known: Sequence[str], texts: Sequence[str]) -> list[int]:
