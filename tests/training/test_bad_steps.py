@@ -13,7 +13,7 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.training import bad_steps, checkpoint, log, loop
+from qkv.training import checkpoint, control, log, loop
 from qkv.training import step as stepping
 from qkv.training.plan import Plan
 
@@ -36,16 +36,16 @@ SKIPS = dataclasses.replace(BASE, on_bad_step="skip", steps=30)
     ],
 )
 def test_what_a_bad_step_is(loss: float, norm: float, said: str) -> None:
-    found = bad_steps.find_fault(loss, norm, EVEN, spike=6.0)
+    found = control.find_fault(loss, norm, EVEN, spike=6.0)
     assert found.startswith(said)
     assert bool(found) == bool(said)
 
 
 def test_a_spike_needs_a_past_and_a_wish_for_it() -> None:
-    assert bad_steps.find_fault(9.0, 1.0, EVEN[: bad_steps.ENOUGH - 1], spike=6.0) == ""
-    assert bad_steps.find_fault(9.0, 1.0, EVEN, spike=0.0) == ""
-    assert bad_steps.find_fault(2.01, 1.0, [[2.0, 1.0]] * 40, spike=6.0) == ""  # dust over an even loss
-    assert bad_steps.find_fault(3.0, 1.0, [[2.0, 1.0]] * 40, spike=6.0) != ""
+    assert control.find_fault(9.0, 1.0, EVEN[: control.ENOUGH - 1], spike=6.0) == ""
+    assert control.find_fault(9.0, 1.0, EVEN, spike=0.0) == ""
+    assert control.find_fault(2.01, 1.0, [[2.0, 1.0]] * 40, spike=6.0) == ""  # dust over an even loss
+    assert control.find_fault(3.0, 1.0, [[2.0, 1.0]] * 40, spike=6.0) != ""
 
 
 def poisoned(patch: pytest.MonkeyPatch, steps: set[int], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -97,7 +97,7 @@ def test_the_batch_of_a_bad_step_is_kept_with_what_makes_it_again(
 def test_three_in_a_row_end_a_run_with_the_weights_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     core, kept = core_of(translator()), list[Any]()
     poisoned(monkeypatch, {3, 5, 6, 7}, lambda loss: loss * math.nan)
-    with pytest.raises(bad_steps.NonFinite, match=r"loss nan at step 7 .*bad step 3 in a row") as error:
+    with pytest.raises(control.NonFinite, match=r"loss nan at step 7 .*bad step 3 in a row") as error:
         loop.train(core, plan_of(reversals()), SKIPS, stop=lambda step: bool(kept.append(values(core))))
     assert error.value.exit_code == 3
     assert same(kept[3], values(core))
@@ -120,7 +120,7 @@ def test_a_spike_is_skipped_and_a_resumed_run_skips_it_too(monkeypatch: pytest.M
 
     whole = trained("whole")
     assert gap(whole, trained("parts", 20)) == 0  # its past is in the checkpoint
-    monkeypatch.setattr(bad_steps, "ENOUGH", 10**6)
+    monkeypatch.setattr(control, "ENOUGH", 10**6)
     core = core_of(translator(0.1))
     poisoned(monkeypatch, {24}, lambda loss: loss * 50)
     assert loop.train(core, plan_of(reversals()), settings).skipped == 0
@@ -130,15 +130,15 @@ def test_a_spike_is_skipped_and_a_resumed_run_skips_it_too(monkeypatch: pytest.M
 def test_a_spike_stops_a_run_that_may_not_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     poisoned(monkeypatch, {24}, lambda loss: loss * 50)
     settings = dataclasses.replace(SKIPS, spike=8.0, on_bad_step="stop")
-    with pytest.raises(bad_steps.NonFinite, match="standard deviations above the last 23 steps at step 24"):
+    with pytest.raises(control.NonFinite, match="standard deviations above the last 23 steps at step 24"):
         loop.train(core_of(translator()), plan_of(reversals()), settings)
 
 
 def test_a_full_folder_of_bad_batches_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_steps, "KEPT", 1)
+    monkeypatch.setattr(loop, "KEPT", 1)
     batch = collate.collate_windows(torch.arange(9)[None])  # of one row: target and labels share its memory
-    assert bad_steps.keep_batches(tmp_path / "step-1.0.safetensors", {0: batch}, {})
-    assert not bad_steps.keep_batches(tmp_path / "step-2.0.safetensors", {0: batch}, {})
+    assert loop.keep_batches(tmp_path / "step-1.0.safetensors", {0: batch}, {})
+    assert not loop.keep_batches(tmp_path / "step-2.0.safetensors", {0: batch}, {})
     assert [f.name for f in tmp_path.iterdir()] == ["step-1.0.safetensors"]
 
 
@@ -174,12 +174,12 @@ def test_a_run_goes_back_so_often_and_no_more(tmp_path: Path, monkeypatch: pytes
     core, plan = core_of(translator()), plan_of(reversals(200), 4)
     first = values(core)
     poisoned(monkeypatch, {2, 4, 6, 7}, lambda loss: loss * math.nan)
-    with pytest.raises(bad_steps.NonFinite, match=r"loss nan at step 1 .*the run went back 3 times"):
+    with pytest.raises(control.NonFinite, match=r"loss nan at step 1 .*the run went back 3 times"):
         loop.train(core, plan, settings, directory=tmp_path)
     kept = sorted(path.name for path in (tmp_path / "train" / "bad_batches").iterdir())
     assert len(kept) == 4, f"none takes the place of another: {kept}"
     assert same(first, values(core))
-    with pytest.raises(bad_steps.QkvError, match="without a directory has no checkpoint"):
+    with pytest.raises(control.QkvError, match="without a directory has no checkpoint"):
         loop.train(core_of(translator()), plan, settings)
 
 

@@ -13,7 +13,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Spec, Stack, Table
-from qkv.training import bad_steps, checkpoint, estimate, loop
+from qkv.training import checkpoint, control, estimate, loop
 from qkv.training import step as stepping
 from qkv.training.estimate import Estimate
 from qkv.training.plan import Plan
@@ -83,7 +83,7 @@ def test_a_run_that_would_go_back_to_checkpoints_can_be_estimated() -> None:
 
 
 def test_what_the_run_would_skip_as_a_spike_ends_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, spiked = bad_steps.find_fault, list[float]()
+    true, spiked = control.find_fault, list[float]()
 
     def fault(*given: Any, spike: float) -> str:
         spiked.append(spike)

@@ -25,7 +25,7 @@ from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 from qkv.training import checkpoint, control, log, loop
 from qkv.training import step as stepping
-from qkv.training.bad_steps import NonFinite
+from qkv.training.control import NonFinite
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 from qkv.training.run import Run, override_run

@@ -21,7 +21,7 @@ import torch
 from qkv.checkpoints import storage
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, bad_steps, checkpoint, log, loop, losses, recipes
+from qkv.training import assemble, checkpoint, control, log, loop, losses, recipes
 from qkv.training import step as stepping
 from qkv.training.objectives import augment
 from qkv.training.plan import Plan
@@ -49,8 +49,8 @@ OFTEN = ("plain", "averages", "all", "bf16", "spikes")  # with every test; the o
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_steps, "ENOUGH", 3)  # steps from which one may be called a spike
-    monkeypatch.setattr(bad_steps, "ROW", 99)  # however many follow one another
+    monkeypatch.setattr(control, "ENOUGH", 3)  # steps from which one may be called a spike
+    monkeypatch.setattr(loop, "ROW", 99)  # however many follow one another
 
 
 def some(every: Iterable[Any], often: Container[Any]) -> list[Any]:

@@ -1,19 +1,24 @@
-"""Where a run stands, and when and how it ends: its own limits, a signal, another process. Next: loop.py."""
+"""Where a run stands, and when and how it ends: its limits, a signal, another process, a bad step. Next: loop.py."""
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any
 
 import torch
 
+from qkv.errors import QkvError
+from qkv.messages import Message
 from qkv.training.distributed import Ranks
 from qkv.training.settings import Settings
 
 DOUBLE_SIGNAL_SECONDS = 0.5
+ENOUGH = 16  # good steps before which nothing is a spike
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 REASONS = ("", "steps", "epochs", "seconds", "patience", "stop")
 
@@ -37,6 +42,12 @@ class Progress:
     back: int = 0  # times that the run went back to its last checkpoint
     recent: list[list[float]] = field(default_factory=list)  # loss and gradient norm of the last good steps
     loss: float | None = None  # of the last step
+
+
+class NonFinite(QkvError):
+    """A loss or a gradient that is NaN, infinite or a spike; the weights and checkpoints before it are kept."""
+
+    exit_code = 3
 
 
 class Interrupted(KeyboardInterrupt):
@@ -74,6 +85,28 @@ def sync_stop_reason(why: str, number: int, at: Progress, ranks: Ranks) -> tuple
     """What all processes do next: why the first one ends the run, and the signal that any of them caught (or 0)."""
     end, at.seconds = ranks.broadcast_numbers(REASONS.index(why), at.seconds)  # the rate may depend on the seconds
     return REASONS[int(end)], int(ranks.all_reduce_max([number])[0])
+
+
+def find_fault(loss: float, norm: float, recent: Sequence[Sequence[float]], *, spike: float) -> str:
+    """What is wrong with a step, or nothing: a number that is not finite, or too far above `recent` (in deviations).
+
+    It is a function of what all processes know and a checkpoint holds, so all decide alike.
+    `recent` holds (loss, gradient norm) of good steps; gradients are compared by their logarithm. 0 `spike`: never.
+    """
+    for name, value in ((Message("loss"), loss), (Message("gradient norm"), norm)):
+        if not math.isfinite(value):
+            return Message("{name} {value}", name=name, value=value)
+    if not spike or len(recent) < ENOUGH:
+        return ""
+    sides = ((Message("loss"), loss, [a for a, _ in recent]),
+             (Message("gradient norm"), math.log(norm + 1e-12), [math.log(b + 1e-12) for _, b in recent]))
+    for (name, value, before), said in zip(sides, (loss, norm), strict=True):
+        mean = fmean(before)
+        far = (value - mean) / max(pstdev(before, mean), 0.01 * abs(mean), 1e-9)  # an even loss makes no spike of dust
+        if far > spike:
+            return Message("{name} {said:.4g}, {far:.1f} standard deviations above the last {count} steps", name=name,
+                           said=said, far=far, count=len(before))
+    return ""
 
 
 @contextmanager

@@ -4,21 +4,24 @@ step.py makes one optimiser step, checkpoint.py keeps weights, control.py says w
 train (distributed.py), each does this on its share of a step; the first one evaluates and writes.
 """
 
+import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from qkv.core.model import Transformer
+from qkv.data.collate import Batch
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.training import distributed, log, machine, schedule
-from qkv.training.bad_steps import WINDOW, find_fault, handle_bad_step
+from qkv.training import checkpoint, control, distributed, log, machine, schedule
 from qkv.training.checkpoint import Checkpoints, Evaluate
-from qkv.training.control import Interrupted, Outcome, catch_signals, find_stop_reason, sync_stop_reason, use_threads
+from qkv.training.control import Interrupted, NonFinite, Outcome, find_fault, find_stop_reason
 from qkv.training.load_balancing import measure_imbalance
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import Recorder
@@ -27,6 +30,9 @@ from qkv.training.step import Gradients, OptimizerStep
 
 WARM = 10  # steps after which the speed is known
 ENDLESS = 10**9
+WINDOW = 64  # good steps that a step is compared with
+ROW = 3  # bad steps one after another, after which a run that skips them stops all the same
+KEPT = 20  # files of bad batches at most
 
 
 def train(
@@ -48,7 +54,7 @@ def train(
     path = folder / "log.jsonl" if folder and first else None
     run = Loop(core, plan, settings, folder, evaluate, log.open_log(path, report if first else None))
     run.recorder = recorder if path else None
-    with use_threads(settings.threads), catch_signals() as caught:
+    with control.use_threads(settings.threads), control.catch_signals() as caught:
         run.open(resume)
         why = find_stop_reason(run.at, settings)
         while not why:
@@ -57,7 +63,7 @@ def train(
             why = find_stop_reason(run.at, settings) or ("stop" if stop and stop(run.at.step) else "")
             number = caught[0] if caught else 0
             if run.stepper.together:
-                why, number = sync_stop_reason(why, number, run.at, run.stepper.ranks)
+                why, number = control.sync_stop_reason(why, number, run.at, run.stepper.ranks)
             if number or why:
                 run.checkpoints.save(run.loss)
             if number:
@@ -176,11 +182,34 @@ class Loop:
         return out or step == self.total() or (judged and 0 < s.patience <= at.stale + 1)
 
     def skip(self, wrong: str, made: Gradients) -> bool:
-        """Drop the gradients of a bad step and continue, or return to the last checkpoint: whether it did."""
-        at, s, stepper = self.at, self.settings, self.stepper
+        """Keep the batches of a bad step, drop its gradients and continue, or return to the last checkpoint: whether.
+
+        Raises:
+            NonFinite: bad steps end this run, or there were too many of them.
+        """
+        at, s, stepper, folder = self.at, self.settings, self.stepper, self.checkpoints.folder
         stepper.optimizer.zero_grad(set_to_none=True)
-        folder = self.checkpoints.folder
-        what, aside = handle_bad_step(wrong, made, at, s, folder=folder, rank=stepper.ranks.rank)
+        at.skipped, at.row = at.skipped + 1, at.row + 1
+        where = Message("step {step} (epoch {epoch}, batch {batch}, rows {rows})", step=at.step + 1, epoch=at.epoch,
+                        batch=at.done, rows=str(list(made.keys))[:80])
+        again, aside = f"-again-{at.back}" if at.back else "", Message()  # it came to this step before
+        if folder:
+            path = folder / "bad_batches" / f"step-{at.step + 1}{again}.{stepper.ranks.rank}.safetensors"
+            state = {"seed": s.seed, "epoch": at.epoch, "batch": at.done, "rows": [str(key) for key in made.keys],
+                     "why": wrong, "gradient": made.norm}
+            if keep_batches(path, made.batches, state):
+                aside = Message("; its batches are in {path}", path=path)
+        if s.on_bad_step == "stop" or at.row >= ROW or at.back >= ROW:
+            last, often = checkpoint.find_last(folder), Message()
+            kept = Message("the last good checkpoint is {last}", last=last) if last else (
+                Message("nothing was saved before"))
+            if at.back:
+                often = Message(", and the run went back {back} times", back=at.back)
+            elif at.row > 1:
+                often = Message(", bad step {row} in a row", row=at.row)
+            raise NonFinite("training: {wrong} at {where}{again}; {kept}{aside}. Try a smaller lr, clip=1, or "
+                            "precision=fp32", wrong=wrong, where=where, again=often, kept=kept, aside=aside)
+        what = Message("{wrong} at {where}", wrong=wrong, where=where)
         if s.on_bad_step == "skip":
             self.note(Message("{what}: the update is skipped{aside}", what=what, aside=aside))
             return False
@@ -247,3 +276,13 @@ class Loop:
                       at.skipped)
         self.report({"kind": "end", **vars(end), "step": at.step})
         return end
+
+
+def keep_batches(path: Path, batches: Mapping[int, Batch], state: Mapping[str, Any]) -> bool:
+    """Write the batches of a bad step, by the number of their micro-batch, unless there are many such files already."""
+    if len(list(path.parent.glob("*.safetensors"))) >= KEPT:
+        return False
+    tensors = {f"{micro}.{f.name}": value.clone() for micro, batch in batches.items() for f in dataclasses.fields(batch)
+               if isinstance(value := getattr(batch, f.name), Tensor)}
+    checkpoint.write(path, tensors, state)
+    return True

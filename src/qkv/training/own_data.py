@@ -125,8 +125,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     usual = put_in(replace(first, splits=read, model=Shape(family=family)))
     if recipe:
         return usual
-    objective = usual.objective or guess_objective(usual)
-    spec = find_spec(usual.base)
+    objective, spec = usual.objective or guess_objective(usual), find_spec(usual.base)
     given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
     with dry_run():
         choices = plan(measure_data(read(), objective), given)
@@ -145,15 +144,8 @@ def list_given(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 def guess_objective(run: Run) -> str:
     """What a run learns that does not say it, as compatibility.py decides when it has read data and base."""
-    return "masked" if hides_words(run) else USUAL[run.model.family]
-
-
-def hides_words(run: Run) -> bool:
-    """Whether a run makes pairs into texts whose words are masked and predicted."""
-    if run.base and not run.objective:
-        spec = find_spec(run.base)
-        return spec is not None and spec.architecture == "encoder"
-    return run.objective == "masked" or (not run.objective and run.model.family == "bert")
+    spec = find_spec(run.base)
+    return "masked" if spec and spec.architecture == "encoder" else USUAL[run.model.family]
 
 
 def find_spec(base: str) -> Spec | None:
