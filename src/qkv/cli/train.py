@@ -60,7 +60,6 @@ def command(
         given.remove(recipe)
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
-    recipes.check_name(recipe)
     run = recipes.configure(recipe, words, smoke=smoke)
     for line in run.about:
         common.note(line)
@@ -164,6 +163,7 @@ def name_data(run: Any) -> dict[str, str]:
 def print_plan(common: Common, run: Any) -> int:
     """What the run would take."""
     from qkv.devices import read_free_memory
+    from qkv.plots.text import pad
     from qkv.training import own_data, recipes
 
     free = read_free_memory(common.device)
@@ -189,18 +189,13 @@ def print_plan(common: Common, run: Any) -> int:
     )
     mark = "# " if run.choices else ""  # what is printed is a TOML file then
     for (text, value) in rows:
-        click.echo(mark + pad_name(common.say(text)) + value)
+        click.echo(mark + pad(common.say(text), 23) + value)
     if free is not None and found.peak_bytes > free:
         click.echo(mark + common.say("this will not fit: halve training.tokens and double training.accumulate, or "
                               "training.recompute=blocks"))
     if run.choices:
         click.echo(own_data.write_toml(run, common.say))
     return 0
-
-
-def pad_name(name: str, columns: int = 23) -> str:
-    """A name with blanks up to so many columns; a Chinese character takes two of them."""
-    return name + " " * (columns - len(name) - sum(c > "\u2e7f" for c in name))
 
 
 def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
@@ -228,11 +223,6 @@ def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
             click.echo(common.say(fault), err=True)
 
 
-def english(template: str, /, **fields: Any) -> str:
-    """What is said where no language was chosen."""
-    return Message(template, **fields)
-
-
 def show_events(common: Common) -> Any:
     """A context that gives the function which shows events: nothing, a live line, or plain lines."""
     if common.json or common.quiet:
@@ -243,7 +233,7 @@ def show_events(common: Common) -> Any:
 class Plain:
     """Events as lines, not more than one in some seconds for the steps."""
 
-    def __init__(self, say: Say = english) -> None:
+    def __init__(self, say: Say = Message) -> None:
         self.say, self.last, self.reading = say, 0.0, True
 
     def __enter__(self) -> "Plain":
@@ -301,15 +291,14 @@ class Live(Plain):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def describe_event(event: dict[str, Any], say: Say = english) -> list[str]:
+def describe_event(event: dict[str, Any], say: Say = Message) -> list[str]:
     """An event as people read it."""
     kind = event["kind"]
     if kind == "step":
         number = f"{event['step']}/{event['of']}" if event["of"] else f"{event['step']}"
         loss, lr = f"{event['loss']:.3f}", f"{event['lr']:.2e}"
         speed, peak = f"{event['tokens_per_second']:,.0f}", f"{event['of_peak']:.0%}"
-        parts = [say("step {number}", number=number), say("loss {loss}", loss=loss)]
-        parts += [say("lr {lr}", lr=lr)]
+        parts = [say("step {number}", number=number), say("loss {loss}", loss=loss), say("lr {lr}", lr=lr)]
         if "busiest" in event:
             more = f"{event['busiest']:.2f}"
             parts += [say("busiest expert {more} × its share", more=more)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from qkv.data import sources
 from qkv.data.bad_rows import dry_run
-from qkv.data.kind import Kind, find_kind
+from qkv.data.kind import find_kind
 from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError, nearest
 from qkv.hub import spec_of
@@ -56,13 +56,22 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
 
 
 def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
-    """The run over data alone, with `words` such as training.lr=0.002 put in; errors as of describe_files."""
+    """The run over data alone, files, folders and globs, with `words` such as training.lr=0.002 put in.
+
+    Raises:
+        QkvError: as of kind.find_kind, and of parse_overrides.
+    """
     words = tuple(words)
     typed = parse_overrides(words, OWN_PARTS)
     if {*KINDS, "target"} & typed.get("data", {}).keys():  # what is read was said
         return make_run({}, words, paths[0], Path())
-    found, values = describe_files(paths, typed)
+    family = typed.get("model", {}).get("family", "")
+    objective = typed.get("objective") or ("pairs" if USUAL.get(family) == "pairs" else "")
+    found = find_kind([str(path) for path in paths], typed.get("data", {}), objective)
+    labels = found.name == "labels" and objective in ("", "labels")
+    labelled = {"objective": "labels", "model": {"family": "bert"}} if labels else {}
     first = paths[0] if paths[0].exists() else Path(next(iter(found.data.values()))[0])  # of a glob the first file
+    values = {"data": found.data, **labelled}
     run = make_run(values, words, first.with_suffix("") if first.suffix.lower() in COMPRESSED else first, Path())
     return replace(run, about=(found.describe_kind(run.objective or guess_objective(run)), *found.notes))
 
@@ -82,20 +91,6 @@ def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False
     why = Message("chosen when the run began")
     choices = tuple(Choice(key, value, why) for key, value in kept.get("chosen", {}).items())
     return replace(make_run(values, words, file, Path(), recipe=recipe), name=name, choices=choices)
-
-
-def describe_files(paths: Sequence[Path], typed: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]]:
-    """What files, folders and globs hold, and that as a TOML file would say it; `typed` are the settings given.
-
-    Raises:
-        QkvError: as of kind.find_kind.
-    """
-    family = typed.get("model", {}).get("family", "")
-    objective = typed.get("objective") or ("pairs" if USUAL.get(family) == "pairs" else "")
-    kind = find_kind([str(path) for path in paths], typed.get("data", {}), objective)
-    labels = kind.name == "labels" and objective in ("", "labels")
-    labelled = {"objective": "labels", "model": {"family": "bert"}} if labels else {}
-    return kind, {"data": kind.data, **labelled}
 
 
 def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder: Path, *, recipe: bool = False) -> Run:

@@ -201,7 +201,7 @@ class Planner:
         self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
 
 
-def time_training_step(spec: Spec, optimizer: str, rows: int, lengths: tuple[int, int]) -> float:
+def time_training_step(spec: Spec, optimizer: Any, rows: int, lengths: tuple[int, int]) -> float:
     """The seconds of a training step of a model on this machine: the median of a few, on drawn tokens.
 
     `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell.

@@ -113,8 +113,7 @@ class Shape(Part):
             return lstm_spec(vocabulary, attention="additive" if self.family == "lstm-attention" else "none", **config)
         config |= {"model_type": MODEL_TYPES.get(kind, kind), "vocab_size": vocabulary}
         spec = spec_from_config(config, "model")
-        spec = make_prefix_decoder(spec, self) if self.family == "prefix" else spec
-        spec = add_router_bias(spec) if self.moe_bias else spec
+        spec = change_blocks(spec, self) if self.family == "prefix" or self.moe_bias else spec
         return replace(spec, labels=label_head(spec, labels, fields["dropout"], self.pooling)) if labels else spec
 
     def refuse_idle(self) -> None:
@@ -164,23 +163,16 @@ def label_head(spec: Spec, count: int, dropout: float, pooling: str = "") -> Lab
     return Labels(count, token, dense=Dense("tanh"), dropout=dropout)
 
 
-def make_prefix_decoder(spec: Spec, shape: Shape) -> Spec:
-    """The spec of a decoder that sees a prefix freely, with experts where the shape has some."""
+def change_blocks(spec: Spec, shape: Shape) -> Spec:
+    """The spec of a decoder with what its family's config cannot say: a prefix that is seen freely, with experts where
+    the shape has some; or a bias of each expert that decides, with its score, which are chosen.
+    """
 
-    def block(b: Block) -> Block:
-        b = replace(b, attn=replace(b.attn, mask=Mask("prefix")))
-        if not shape.experts:
-            return b
-        assert b.ffn is not None
-        return replace(b, ffn=None, moe=Experts(shape.experts, shape.top_k, b.ffn, shared=b.ffn))
+    def change(b: Block) -> Block:
+        if shape.family == "prefix":
+            b = replace(b, attn=replace(b.attn, mask=Mask("prefix")))
+            if shape.experts and b.ffn:
+                b = replace(b, ffn=None, moe=Experts(shape.experts, shape.top_k, b.ffn, shared=b.ffn))
+        return replace(b, moe=replace(b.moe, balance="bias")) if b.moe and shape.moe_bias else b
 
-    return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
-
-
-def add_router_bias(spec: Spec) -> Spec:
-    """The spec with a bias of each expert that decides, with its score, which are chosen."""
-
-    def block(b: Block) -> Block:
-        return replace(b, moe=replace(b.moe, balance="bias")) if b.moe else b
-
-    return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(block, spec.stack.blocks))))
+    return replace(spec, decoder=replace(spec.stack, blocks=tuple(map(change, spec.stack.blocks))))

@@ -4,7 +4,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from qkv.data.bad_rows import dry_run
 from qkv.data.text_files import explain_missing
@@ -40,10 +40,16 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     Raises:
         QkvError: no such recipe or file, with the nearest name; and the errors of data_files.py and run.py.
     """
+    words, known, typed = list(overrides), names(), recipe if isinstance(recipe, str | Path) else None
+    if typed is not None and str(typed) not in known and not (Path(typed).exists() or {*"*?["} & {*str(typed)}):
+        if Path(typed).suffix:  # before torch is imported
+            raise explain_missing(Path(typed), FileNotFoundError())
+        raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
+                       "*.jsonl, or two parallel files)", name=typed, hint=nearest(str(typed), known),
+                       names=", ".join(known))
     from qkv.training import own_data
     from qkv.training.run import Run, override_run, shrink_run
 
-    words, known = list(overrides), names()
     if isinstance(recipe, Run):
         run = override_run(recipe, words) if words else recipe
         return shrink_run(run) if smoke else run
@@ -54,10 +60,8 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
         run = own_data.from_run(path, words, recipe=is_of_recipe(path))
     elif path.suffix == ".toml":
         run = own_data.from_toml(path, words)
-    elif more or path.exists() or path.suffix or {*"*?["} & {*str(recipe)}:
-        run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     else:
-        raise_unknown(str(recipe))
+        run = own_data.from_files([path, *map(Path, more)], [word for word in words if "=" in word])
     return shrink_run(run) if smoke else run
 
 
@@ -69,22 +73,6 @@ def is_of_recipe(directory: Path) -> bool:
     file = FOLDER / f"{kept.get('name')}.toml"
     told = tomllib.loads(file.read_text(encoding="utf-8")).get("data", {}) if file.is_file() else {}
     return bool(told) and all(kept.get("data", {}).get(key) == value for key, value in told.items())
-
-
-def check_name(recipe: str) -> None:
-    """Refuse what is neither a recipe nor there as a file or folder, before torch is imported; patterns pass."""
-    if recipe in names() or Path(recipe).exists() or any(c in "*?[" for c in recipe):
-        return
-    if Path(recipe).suffix:
-        raise explain_missing(Path(recipe), FileNotFoundError())
-    raise_unknown(recipe)
-
-
-def raise_unknown(recipe: str) -> NoReturn:
-    """The error for a word that names neither a recipe nor data."""
-    known = names()
-    raise QkvError("{name}: no such recipe{hint} (known: {names}; or a TOML file, or your data: *.txt, *.tsv, "
-                   "*.jsonl, or two parallel files)", name=recipe, hint=nearest(recipe, known), names=", ".join(known))
 
 
 def train(
