@@ -128,6 +128,16 @@ def test_muon_turns_the_layers_matrices_and_those_of_experts_one_by_one() -> Non
     check_orthogonal(stepped())
 
 
+def test_what_muon_does_not_turn_moves_as_under_adamw_alone() -> None:
+    def make_adamw(core: Transformer, s: Settings) -> torch.optim.Optimizer:
+        return optim.make_optimizer(core, dataclasses.replace(s, optimizer="adamw"))
+
+    ours, theirs = stepped(), stepped(make_adamw)
+    assert torch.equal(ours["embed.weight"], theirs["embed.weight"])
+    inner = next(n for n in ours if n.endswith("attn.out.weight"))
+    assert not torch.allclose(ours[inner], theirs[inner])
+
+
 def test_matrices_that_are_turned_as_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = optim.orthogonal
 

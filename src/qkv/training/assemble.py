@@ -23,8 +23,7 @@ from qkv.spec import Spec, as_json
 from qkv.tasks import task_format
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers import vocabulary
-from qkv.tokenizers.bpe_dropout import join_parts as whole_words
-from qkv.tokenizers.bpe_dropout import list_pieces, spell
+from qkv.tokenizers.bpe_dropout import join_parts, list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
@@ -190,7 +189,7 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts = (pair[side] for pair in rows for side in sides)
     if run.tokenizer.bpe_dropout and (ranks := run.tokenizer.ranks()):
         texts = list(texts)
-        words = list_pieces((word for one in texts for word in whole_words(one)), ranks)
+        words = list_pieces((word for one in texts for word in join_parts(one)), ranks)
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
