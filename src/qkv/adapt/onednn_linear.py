@@ -87,7 +87,7 @@ def pack_weights(core: nn.Module) -> int:
     """
     found = [m for m in core.modules() if type(m) is nn.Linear and fits(m.weight)]
     copied = [m.weight for m in found if m.weight.dtype == torch.bfloat16]
-    if 4 * sum(w.numel() * w.element_size() for w in copied) > read_memory_size():
+    if copied and 4 * sum(w.numel() * w.element_size() for w in copied) > read_memory_size():
         return 0
     for module in found:
         module.__class__ = Packed
