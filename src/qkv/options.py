@@ -127,14 +127,29 @@ def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
         path, equals, text = word.partition("=")
         if not equals or not path.strip():
             raise QkvError("{word!r}: expected key=value, such as training.lr=0.001", word=word)
-        *parents, key = path.strip().split(".")
+        found[path.strip()] = parse_value(text)
+    return nest(found)
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by keys such as "model.width" as a nested mapping."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, key = path.split(".")
         inner = found
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError("{word!r}: {parent} already has a value, so it has no keys", word=word,
-                               parent=parent)
-        inner[key] = parse_value(text)
+                raise QkvError("{word!r}: {parent} already has a value, so it has no keys", word=path, parent=parent)
+        inner[key] = value
+    return found
+
+
+def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """What nested values say, by keys such as "training.lora.rank"."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value}
     return found
 
 

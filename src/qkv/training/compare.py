@@ -3,12 +3,13 @@ curves."""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, nearest
+from qkv.options import flatten
 from qkv.training import log
 
 Points = list[tuple[float, float]]
@@ -96,7 +97,7 @@ def read_run(directory: Path, name: str = "") -> Summary:
     end = ends[-1] if ends and ends[-1].get("step", 0) == last else {}
     seconds = end.get("seconds") or (steps[-1].get("seconds", 0.0) if steps else 0.0)
     tokens = end.get("tokens") or saved_tokens(directory)
-    settings = effective_settings(dict(leaves(read_json_object(directory / "train" / "run.json"))))
+    settings = effective_settings(read_settings(directory))
     metric = str(settings.get("training.metric", "loss"))
     test = read_json_object(directory / "train" / "result.json").get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
@@ -123,15 +124,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def leaves(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a run by `part.key`, without its name and notes."""
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings of a run by `part.key`, under the names of today; without its name and notes."""
     from qkv.training.settings import RENAMED
 
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from leaves(inner, f"{where}{key}.")
-        elif where or key not in ("name", "notes"):
-            yield RENAMED.get(f"{where}{key}", f"{where}{key}"), inner
+    kept = flatten(read_json_object(directory / "train" / "run.json"))
+    return {RENAMED.get(key, key): value for key, value in kept.items() if key not in ("name", "notes")}
 
 
 def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError, nearest
 from qkv.hub import spec_of
 from qkv.messages import Message
-from qkv.options import replace_from_dict
+from qkv.options import flatten, nest, replace_from_dict
 from qkv.spec import Spec
 from qkv.training.compatibility import USUAL
 from qkv.training.data_files import KINDS, Data, read_shared
 from qkv.training.planner import Choice, measure_data, plan
-from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, nest, parse_overrides, refuse_key, suggest_key
+from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -100,7 +100,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     """
     typed = resolve_paths(parse_overrides(words, PARTS if recipe else OWN_PARTS), folder)
     values = resolve_paths(values, folder)
-    given = list_given(values) | list_given(typed)
+    given = flatten(values) | flatten(typed)
     if {"training.steps", "training.seconds"} & given.keys() and "training.epochs" not in given:
         typed["training"] = {"epochs": 0, **typed.get("training", {})}  # usual epochs are not an end beside these
 
@@ -127,14 +127,6 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     chosen = {choice.key: choice.value for choice in choices}
     chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
     return put_in(replace_from_dict(replace(usual, choices=choices), nest(chosen)))
-
-
-def list_given(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """What nested values say, by keys such as "training.lora.rank"."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= list_given(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value}
-    return found
 
 
 def guess_objective(run: Run) -> str:
@@ -169,8 +161,8 @@ def write_toml(run: Run, say: Callable[..., str] = str) -> str:
     lines = [f"{key} = {format_value(getattr(run, key))}" for key in PLAIN if getattr(run, key)]
     for part in OWN_PARTS:
         options = getattr(run, part)
-        usual = list_given(asdict(Settings(steps=1) if part == "training" else type(options)()), f"{part}.")
-        values = {key: value for key, value in list_given(asdict(options), f"{part}.").items()
+        usual = flatten(asdict(Settings(steps=1) if part == "training" else type(options)()), f"{part}.")
+        values = {key: value for key, value in flatten(asdict(options), f"{part}.").items()
                   if key in reasons or value != usual[key]}
         rows = {key: f"{key.partition('.')[2]} = {format_value(value)}" for key, value in values.items()}
         width = max(map(len, rows.values()), default=0)
@@ -185,8 +177,8 @@ def describe_settings(word: str = "") -> dict[str, tuple[Any, Message]]:
     Raises:
         QkvError: no setting has it (with the nearest name).
     """
-    told = list_given(tomllib.loads((Path(__file__).parent / "settings.toml").read_text(encoding="utf-8")))
-    usual = list_given({part: asdict(kind()) for part, kind in OWN_PARTS.items()}) | {"training.epochs": 0}
+    told = flatten(tomllib.loads((Path(__file__).parent / "settings.toml").read_text(encoding="utf-8")))
+    usual = flatten({part: asdict(kind()) for part, kind in OWN_PARTS.items()}) | {"training.epochs": 0}
     found = {name: (value, Message(told[f"{name}.about"])) for name, value in usual.items() if word in name}
     if not found:
         raise QkvError("settings: none has {word!r} in its name{hint}", word=word,

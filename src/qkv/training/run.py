@@ -160,15 +160,6 @@ def refuse_key(name: str) -> None:
         raise QkvError("{name}: unknown key{hint} (known: {known})", name=name, hint=suggest_key(key), known=known)
 
 
-def nest(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by keys such as "model.width" as a nested mapping."""
-    values: dict[str, Any] = {}
-    for key, value in choices.items():
-        part, _, name = key.partition(".")
-        values.setdefault(part, {})[name] = value
-    return values
-
-
 def override_run(run: Run, words: Iterable[str]) -> Run:
     """The run with `a.b=c` put in; QkvError for a key that there is not."""
     return replace_from_dict(run, parse_overrides(words), on_unknown=refuse_key)

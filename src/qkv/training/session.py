@@ -17,7 +17,7 @@ from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
-from qkv.options import replace_from_dict
+from qkv.options import nest, replace_from_dict
 from qkv.tasks.label_scores import Accuracy
 from qkv.training import checkpoint, evaluation, log, loop, trivial
 from qkv.training.assemble import Assembly, assemble
@@ -26,7 +26,7 @@ from qkv.training.distributed import Ranks
 from qkv.training.log import Report
 from qkv.training.planner import TIMED
 from qkv.training.probes import readings
-from qkv.training.run import PARTS, PLAIN, Run, nest
+from qkv.training.run import PARTS, PLAIN, Run
 from qkv.training.trivial import Verdict
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from qkv.errors import QkvError, nearest
-from qkv.training.compare import leaves, read_json_object
+from qkv.training.compare import read_settings
 from qkv.training.log import Event, Report, write_text_file
 
 GROUP = "qkv.track"
@@ -65,7 +65,7 @@ def tracker_of(library: str) -> Tracker:
         def report(event: Event) -> None:
             nonlocal begins
             if begins:  # only now the run has written its settings
-                said = dict(leaves(read_json_object(directory / "train" / "run.json")))
+                said = read_settings(directory)
                 project = os.environ.get("WANDB_PROJECT", "qkv")
                 module.init(project=project, name=directory.name, config=said, **resume_options(library, directory))
             begins = False
