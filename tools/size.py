@@ -25,7 +25,7 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 247, "messages": 58, "errors": 16, "options": 113, "paths": 10, "core": 966,
+    "spec": 247, "messages": 58, "errors": 16, "options": 114, "paths": 10, "core": 966,
     "families": 1295, "checkpoints": 787, "tokenizers": 986, "data": 2289, "adapt": 236, "sampling": 100,
     "cost": 185, "devices": 48, "plots": 479, "baselines": 223, "chat": 344, "generation": 548, "lens": 2121,
     "specialize": 1734, "tasks": 1094, "model": 128, "hub": 153, "training": 5515, "explore": 2374, "labs": 3555,

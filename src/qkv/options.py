@@ -140,7 +140,8 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise QkvError("{word!r}: {parent} already has a value, so it has no keys", word=path, parent=parent)
+                raise QkvError("{word!r}: {parent} already has a value, so it has no keys", word=f"{path}={value}",
+                               parent=parent)
         inner[key] = value
     return found
 
