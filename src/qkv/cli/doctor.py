@@ -42,10 +42,11 @@ def examine() -> dict[str, Any]:
     """Everything that `qkv doctor` prints, as one object; sizes in GiB, speeds in GFLOP/s."""
     import torch
 
-    from qkv import __version__, memory
+    from qkv import __version__
+    from qkv.devices import read_free
     from qkv.training.machine import measure_peak
 
-    free, speed = memory.read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
+    free, speed = read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
