@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.explore.tables import list_guesses, make_table, neighbour_table
+from qkv.explore.tables import format_cosine, list_guesses, make_table, tabulate
 from qkv.messages import Message
-from qkv.plots.forms import Cell, Table
+from qkv.plots.forms import Bars, Cell, Table
 from qkv.plots.text import bar, make_cell, percent
 from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
@@ -30,8 +30,9 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
         if "cells" in row:
             guesses = list_guesses(row["cells"], row["used"], row["target"], say)
             sheets.append(Table(say("guesses after each layer"), guesses))
-    sheets += [neighbour_table(f"{row['word']}: {say('nearest then')}", ((n["text"], n["cosine"]) for n in row["near"]))
-               for row in r.json.get("words", ())]
+    near = [Bars(f"{row['word']}: {say('nearest then')}", [n["text"] for n in row["near"]],
+                 [n["cosine"] for n in row["near"]]) for row in r.json.get("words", ())]
+    sheets += tabulate(near, say, format_cosine, 1.0)
     sheets += [norm_table(w, r, say, every=every), teacher_table(r, say)]
     return sheets, data
 

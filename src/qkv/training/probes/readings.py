@@ -22,7 +22,7 @@ from qkv.lens.mask_reasons import explain_mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
 from qkv.tasks.fill import fill_ids
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.large_text import LargeText
