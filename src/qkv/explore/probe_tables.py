@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.explore.tables import format_cosine, list_guesses, make_table, tabulate
+from qkv.explore.tables import format_cosine, list_guesses, make_table, tabulate, weight_table
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Cell, Table
-from qkv.plots.text import bar, make_cell, percent
+from qkv.plots.text import bar, make_cell
 from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
 Say = Callable[..., str]
@@ -49,9 +49,9 @@ def output_table(r: Record, say: Say) -> Table:
 def alignment_table(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
     text = r.json["texts"][i]
-    names, cells = [*text["target"][1:], f" ({say('end')})"], r[f"texts.{i}.alignment"].tolist()
-    rows = [[name, *map(percent, row)] for name, row in zip(names, cells, strict=True)]
-    return make_table(say("alignment (layer {layer}, %)", layer=text["layer"] + 1), [["", *text["source"]], *rows])
+    names, weights = [*text["target"][1:], f" ({say('end')})"], r[f"texts.{i}.alignment"].tolist()
+    title = say("alignment (layer {layer}, %)", layer=text["layer"] + 1)
+    return weight_table(title, names, text["source"], weights)
 
 
 def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:

@@ -85,6 +85,11 @@ def tabulate_form(form: Form, show: Callable[[float], str], most: float | None) 
     return [*[["", *head]] * bool(head), *([name, *map(make_cell, cells, shades)] for name, cells, shades in rows)]
 
 
+def weight_table(title: str, rows: Sequence[str], columns: Sequence[str], weights: list[list[float]]) -> Table:
+    """Where each row looked: a shade with its percentage for each column."""
+    return make_table(title, [["", *columns], *([row, *map(percent, w)] for row, w in zip(rows, weights, strict=True))])
+
+
 def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who pushed the logit."""
     found = t.parts(ask.pos, ask.token, vs=ask.vs)
@@ -115,7 +120,7 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
-    found = {w: embeddings.find_neighbours(t.core, t.tokenizer, w, side="source") for w in ask.anchors}
+    found = {w: embeddings.find_neighbours(t, w, side="source") for w in ask.anchors}
     forms = [form for near in found.values() for form in near.forms()]
     return tabulate(forms, ask.say, format_cosine, 1.0), found
 
@@ -125,7 +130,7 @@ def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     if len(ask.anchors) != 3:
         raise QkvError("analogy: give three words, such as 中国 北京 日本")
     a, b, c = ask.anchors
-    found = embeddings.solve_analogy(t.core, t.tokenizer, a, b, c, side="source")
+    found = embeddings.solve_analogy(t, a, b, c, side="source")
     return tabulate(found.forms(), ask.say, format_cosine, 1.0), found
 
 
@@ -160,10 +165,10 @@ def attention(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     queries, keys = tokens_of(t, path), tokens_of(t, "encoder." if ask.part == "cross" else path)
     heads = t[f"{path}.pattern"][0]  # H T S
     weight = heads.mean(0) if ask.mean else heads[ask.head]
-    rows = [[w, *map(percent, row)] for w, row in zip(queries, weight.tolist(), strict=True)]
     which = ask.say("mean of the heads") if ask.mean else f"{ask.say('head')} {ask.head + 1}"
     title = ask.say("{path}, {which}: where each word looked (%)", path=path, which=which)
-    return [make_table(title, [["", *keys], *rows])], {"path": path, "queries": queries, "keys": keys, "weight": weight}
+    data = {"path": path, "queries": queries, "keys": keys, "weight": weight}
+    return [weight_table(title, queries, keys, weight.tolist())], data
 
 
 def labels(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
