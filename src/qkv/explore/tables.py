@@ -112,7 +112,7 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
     why = ask.say(SIGNS[found.reason][1])
     sheets = [Table(f"{head} ({why}) {100 * float(found['weight'].values):.1f}%", [])]
-    sheets += tabulate([replace(form, rows=form.rows[1:], note="") for form in found.forms()], ask.say)
+    sheets += tabulate([Table(form.title, form.rows[1:]) for form in found.forms()], ask.say)
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}
     return sheets, {**{k: getattr(found, k) for k in ("path", "head", "query", "key", "reason")}, "steps": data}
@@ -174,8 +174,8 @@ def attention(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 def labels(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The probability of each label."""
     found = sorted(zip(ask.labels, t["labels.out"][0].float().softmax(-1).tolist(), strict=True), key=lambda x: -x[1])
-    forms = [Bars(Message("labels"), *zip(*found, strict=True))]
-    return tabulate(forms, ask.say, "{:.1%}".format, 1.0), dict(found)
+    bars = Bars(Message("labels"), [name for name, _ in found], [p for _, p in found])
+    return tabulate([bars], ask.say, "{:.1%}".format, 1.0), dict(found)
 
 
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:

@@ -18,7 +18,7 @@ from qkv.lens import resolve
 from qkv.lens.mask_reasons import added_bias, explain_mask
 from qkv.lens.recording import Recording
 from qkv.messages import Message, join
-from qkv.plots.forms import Drawn, Form, Table
+from qkv.plots.forms import Drawn, Table
 from qkv.plots.text import clean, format_signed
 
 LETTERS = {  # of a tap's shape, by the end of its name; others are B T D
@@ -81,9 +81,9 @@ class Walk(Drawn):
     reason: str
     steps: dict[str, tuple[Strip, ...]]
 
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[Table, ...]:
         """A table of each step: names, shapes, the first numbers, and the Python lines."""
-        made: list[Form] = []
+        made: list[Table] = []
         for n, (step, strips) in enumerate(self.steps.items(), start=1):
             rows = [(s.label, f"{s.letters} {[*s.whole]}" if s.whole else "", s.show(), s.line) for s in strips]
             note = f"{self.path} head {self.head}: {self.query} → {self.key}" if n == 1 else ""

@@ -41,7 +41,9 @@ class Wavefront(Drawn):
                 (Message("as early as what it needs is there"), self.earliest, self.read, ""),
                 (Message("what the machine ran: row by row"), self.ran, self.read, "")]
         made: list[Form] = []
-        for title, ticks, read, below in rows[self.encoder is None :]:
+        for title, ticks, read, below in rows:
+            if ticks is None:
+                continue
             names, ticks = [f"layer {i}" for i in range(len(ticks), 0, -1)], ticks.flip(0)
             cells = [[str(x) for x in row] for row in ticks.tolist()]
             made.append(Grid(title, names, read, ticks / max(1, int(ticks.max())), cells, below))
