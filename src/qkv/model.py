@@ -229,7 +229,7 @@ class Model:
 
     def text(self, ids: Sequence[int]) -> str:
         """Token ids as text; without a tokenizer the empty string."""
-        return self.tokenizer.decode(ids) if self.tokenizer else ""
+        return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
 
 
 def check_ids(**given: Tensor | None) -> None:

@@ -13,8 +13,7 @@ from qkv.adapt.onednn_linear import pack_weights
 from qkv.checkpoints import model_dir
 from qkv.core.step import Inputs
 from qkv.specialize.core_text import print_core
-from qkv.tasks.special_tokens import start_ids
-from qkv.tasks.types import SpecialTokens
+from qkv.tasks.types import SpecialTokens, start_ids
 
 pytest.importorskip("transformers")
 

@@ -17,7 +17,7 @@ from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import trace_storage
 from qkv.lens.trace import Trace
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
 
 SOURCES = [[9, 8, 7, 3, 4], [5, 6], [11, 2, 30, 4, 8]]
 

@@ -146,7 +146,7 @@ def test_words_keep_their_vectors_and_neighbours(runs: Any) -> None:
     w = ProbeLog(folder)
     model, r = then(folder, w.kept[-1]), w.read(w.kept[-1])
     for i, said in enumerate(r.json["words"]):
-        near = embeddings.find_neighbours(model.core, model.tokenizer, WATCH.words[i], 8, side="source")
+        near = embeddings.find_neighbours(model, WATCH.words[i], 8, side="source")
         assert [n["text"] for n in said["near"]] == [n.piece for n in near]
         row = model.core.embed.weight[model.tokenizer.id(WATCH.words[i])]  # type: ignore[union-attr]
         assert torch.equal(r["words.vectors"][i], row.detach())

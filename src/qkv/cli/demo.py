@@ -274,21 +274,20 @@ def find_free_directory(path: Path) -> Path:
 
 def evaluate_translations(story: Story, model: Any, data: Any, said: Sequence[str]) -> None:
     """Held-out BLEU and exact match, with the failures; the longer sentences apart. `said` of the test, where known."""
-    from sacrebleu.metrics.bleu import BLEU
+    from qkv.tasks.evaluate import score_translations
 
-    metric = BLEU(tokenize="13a")
     parts = (("", Message("sentences that training never saw"), data.test, said),
              ("longer_", Message("longer ones than any in training"), data.longer, ()))
     for name, text, pairs, known in parts:
         outputs = known or [r.text for r in model.translate([p.zh for p in pairs], beam=4)]
         wrong = [(p.zh, p.en, out) for p, out in zip(pairs, outputs, strict=True) if p.en != out]
-        exact, bleu = 1 - len(wrong) / len(pairs), metric.corpus_score(outputs, [[p.en for p in pairs]]).score
-        story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": round(bleu, 2)}
+        exact, score = 1 - len(wrong) / len(pairs), score_translations([p.en for p in pairs], outputs, tokenize="13a")
+        story.result |= {f"{name}exact_match": round(exact, 4), f"{name}bleu": score.bleu}
         story.tell("{pairs} {text}: exact match {exact:.1%}, BLEU {bleu:.1f}", pairs=len(pairs), text=text, exact=exact,
-                   bleu=bleu)
+                   bleu=score.bleu)
         if not name:
-            story.result |= {"signature": str(metric.get_signature()), "failures": wrong[:20]}
-            story.tell(f"  sacreBLEU {metric.get_signature()}")
+            story.result |= {"signature": score.signature, "failures": wrong[:20]}
+            story.tell(f"  sacreBLEU {score.signature}")
             for source, right, out in wrong[:6]:
                 story.tell(f"  ✗ {source}  →  {out}   ≠ {right}")
             if exact < 0.95:

@@ -127,9 +127,7 @@ def save_pages(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]")
     common.note("page: {html}", html=html)
 
 
-def run_labs(
-    common: Common, found: "dict[str, Lab]", html: Path | None, compare: bool, how: Mapping[str, Any]
-) -> int:
+def run_labs(common: Common, found: "dict[str, Lab]", html: Path | None, compare: bool, how: Mapping[str, Any]) -> int:
     """Run labs one after another and tell what came out; Ctrl-C keeps what is done and stops."""
     from qkv.labs.lab import as_json
 
@@ -206,11 +204,11 @@ def show_line(common: Common) -> Callable[[str], None]:
     """A line that is written over on a terminal; nothing for pipes."""
     live = sys.stderr.isatty() and not (common.json or common.quiet)
 
-    def tell(said: str) -> None:
+    def print_line(said: str) -> None:
         if live:
             click.echo(f"\r\033[K  {said}", err=True, nl=said.endswith("done"))
 
-    return tell
+    return print_line
 
 
 def save_result(common: Common, lab: "Lab", result: "Result", out: Path) -> None:

@@ -19,7 +19,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.plots import terminal
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, clean, percent
+from qkv.plots.text import bar, clean
 
 Say = Callable[..., str]  # of a template and its fields the text in the reader's language
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
@@ -145,11 +145,14 @@ def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ht
 def write_figures(common: Common, loaded: Any, text: tuple[str, ...], how: dict[str, Any]) -> None:
     """The five figures as files."""
     from qkv.explore import figures, tables
+    from qkv.plots import figure
 
     layer, head = (how["layer"] or 0) - 1, (how["head"] or 1) - 1
     word = tables.parse_place(how["word"])
     made = figures.make_figures(loaded, text, layer=layer, head=head, word=word, say=common.say)
-    paths = [str(path) for path in figures.save_figures(made, how["figures"])]
+    for name, fig in made.items():
+        figure.save_figure(fig, how["figures"] / name)
+    paths = [str(how["figures"] / name) for name in made]
     common.print_result({"figures": paths}, paths)
 
 
@@ -314,8 +317,9 @@ def average_heads(layers: list[Any], how: dict[str, Any]) -> list[list[float]]:
 
 def make_alignment_table(say: Say, rows: Sequence[str], columns: Sequence[str], weight: list[list[float]]) -> Table:
     """Where each written word looked: a shade with its percentage."""
-    body = [[clean(row), *map(percent, weights)] for row, weights in zip(rows, weight, strict=True)]
-    return Table(say("alignment (where each written word looked, %)"), [["", *map(clean, columns)], *body])
+    from qkv.explore.tables import weight_table
+
+    return weight_table(say("alignment (where each written word looked, %)"), rows, columns, weight)
 
 
 def make_guess_table(say: Say, scene: dict[str, Any]) -> Table:

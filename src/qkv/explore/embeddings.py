@@ -80,7 +80,7 @@ def neighbours(model: Model, query: Query) -> Answer:
     word, n = query.get_text("word").strip(), query.get_integer("n", 10, low=1, high=100)
     if not word:
         raise Refused("word: give a word")
-    found = embeddings.find_neighbours(model.core, model.tokenizer, word, n)
+    found = embeddings.find_neighbours(model, word, n)
     return answer_neighbours(found, f"model.trace().neighbours({word!r}, {n})")
 
 
@@ -91,7 +91,7 @@ def analogy(model: Model, query: Query) -> Answer:
     if not (a and b and c):
         raise Refused("analogy: give a, b and c")
     n = query.get_integer("n", 5, low=1, high=100)
-    found = embeddings.solve_analogy(model.core, model.tokenizer, a, b, c, n=n)
+    found = embeddings.solve_analogy(model, a, b, c, n=n)
     return answer_neighbours(found, f"model.trace().analogy({a!r}, {b!r}, {c!r}, n={n})")
 
 

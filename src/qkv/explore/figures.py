@@ -6,7 +6,6 @@ trainable weights, and a word's vector from layer to layer. Letters: B texts, T 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,14 +83,6 @@ def make_figures(
         "ch12-transformer-block.png": draw_block(read[0]),
         "ch12-vector-by-layer.png": draw_vector(read[0], 0 if word is None else word),
     }
-
-
-def save_figures(made: "dict[str, Figure]", directory: Path) -> list[Path]:
-    """The figures as files in a directory, which is made where it is not there."""
-    paths = [directory / name for name in made]
-    for path, fig in zip(paths, made.values(), strict=True):
-        figure.save_figure(fig, path)
-    return paths
 
 
 def even(x: Tensor) -> Tensor:

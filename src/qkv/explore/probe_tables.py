@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from qkv.core.model import Transformer
-from qkv.explore.tables import list_guesses, make_table, neighbour_table
+from qkv.explore.tables import format_cosine, list_guesses, make_table, tabulate, weight_table
 from qkv.messages import Message
-from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, make_cell, percent
+from qkv.plots.forms import Bars, Cell, Table
+from qkv.plots.text import bar, make_cell
 from qkv.training.probes.records import ProbeLog, Record, count_forward_changes, rank_word_changes
 
 Say = Callable[..., str]
@@ -30,8 +30,9 @@ def step_tables(w: ProbeLog, number: int, say: Say, *, every: bool = False) -> t
         if "cells" in row:
             guesses = list_guesses(row["cells"], row["used"], row["target"], say)
             sheets.append(Table(say("guesses after each layer"), guesses))
-    sheets += [neighbour_table(f"{row['word']}: {say('nearest then')}", ((n["text"], n["cosine"]) for n in row["near"]))
-               for row in r.json.get("words", ())]
+    near = [Bars(f"{row['word']}: {say('nearest then')}", [n["text"] for n in row["near"]],
+                 [n["cosine"] for n in row["near"]]) for row in r.json.get("words", ())]
+    sheets += tabulate(near, say, format_cosine, 1.0)
     sheets += [norm_table(w, r, say, every=every), teacher_table(r, say)]
     return sheets, data
 
@@ -48,9 +49,9 @@ def output_table(r: Record, say: Say) -> Table:
 def alignment_table(r: Record, i: int, say: Say) -> Table:
     """Where each written word looked."""
     text = r.json["texts"][i]
-    names, cells = [*text["target"][1:], f" ({say('end')})"], r[f"texts.{i}.alignment"].tolist()
-    rows = [[name, *map(percent, row)] for name, row in zip(names, cells, strict=True)]
-    return make_table(say("alignment (layer {layer}, %)", layer=text["layer"] + 1), [["", *text["source"]], *rows])
+    names, weights = [*text["target"][1:], f" ({say('end')})"], r[f"texts.{i}.alignment"].tolist()
+    title = say("alignment (layer {layer}, %)", layer=text["layer"] + 1)
+    return weight_table(title, names, text["source"], weights)
 
 
 def norm_table(w: ProbeLog, r: Record, say: Say, *, every: bool) -> Table:

@@ -32,7 +32,7 @@ from qkv.model import Model
 from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
 from qkv.tasks.generate import GenerateOptions, decode_options
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
 LIGHT = ("patterns", "lens", "routes")
@@ -189,8 +189,7 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
         raise Refused("{name} is an LSTM: it has no layers of attention to look into; qkv look {name} TEXT shows its "
                       "alignment", name=name)
     if model.tokenizer is None:
-        raise Refused("{name} has no tokenizer, so a text cannot become tokens; save one beside it",
-                      name=name)
+        raise Refused("{name} has no tokenizer, so a text cannot become tokens; save one beside it", name=name)
     first = read_text(model, question.text, question)
     second = read_text(model, question.second, question) if question.second else None
     return Run(question.id(name), name, model, question, first, second)

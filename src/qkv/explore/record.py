@@ -244,8 +244,7 @@ def write_document(packed: Mapping[str, Any], texts: Mapping[str, str]) -> str:
         ('<script src="app.js"></script>', f"{data}\n<script>{script}</script>"),
     ):
         if html.count(old) != 1:
-            raise QkvError("{static}: expected {old} once; build the page again", static=STATIC / "index.html",
-                           old=old)
+            raise QkvError("{static}: expected {old} once; build the page again", static=STATIC / "index.html", old=old)
         html = html.replace(old, new)
     return html
 

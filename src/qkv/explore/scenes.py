@@ -16,7 +16,6 @@ from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import Question, Run, ask, attention_paths, make_case
 from qkv.lens import attention_maps, edge_ablation, resolve
 from qkv.lens.edge_ablation import Case
-from qkv.lens.trace import Trace
 from qkv.model import Model
 
 PROOF = 32  # tokens of the longest text whose every edge is cut
@@ -42,11 +41,14 @@ def describe_run(run: Run, word: str) -> dict[str, Any]:
     case = make_case(model, first, first.written)
     sides: tuple[edge_ablation.Side, ...] = ("encoder", "cross") if both else ("decoder",)
     proofs = [prove_edges(model, case, word, side) if first.written else None for side in sides]
-    pieces = resolve.require_tokenizer(t).pieces
+    pieces, guesses = resolve.require_tokenizer(t).pieces, t.lens()
     found = {
         "kind": "translation" if both else "continuation", "text": first.text, "output": first.output,
-        "target": pieces(list(case.target)), "attention": {p: read_maps(t, p) for p in attention_paths(model)},
-        "guesses": layer_guesses(t), "proof": proofs[0], "check": max(t.check().values()) if first.full else None,
+        "target": pieces(list(case.target)),
+        "attention": {part: [round_list(t[f"{path}.pattern"][0]) for path in paths]
+                      for part, paths in attention_paths(model).items()},
+        "guesses": {"cells": guesses.list_cells(t.tokenizer), "used": list(guesses.used)}, "proof": proofs[0],
+        "check": max(t.check().values()) if first.full else None,
     }
     if not both:
         return {**found, "prompt": case.at}
@@ -67,22 +69,6 @@ def model_card(core: Transformer) -> dict[str, Any]:
         "vocabulary": core.spec.vocabulary,
         "dtype": str(core.embed.weight.dtype).removeprefix("torch."),
     }
-
-
-def read_maps(t: Trace, part: Any) -> list[Any]:
-    """The attention weights of a part: [L][H][T][S]."""
-    return [round_list(t[f"{path}.pattern"][0]) for path in attention_maps.attention_paths(t.core.spec, part)]
-
-
-def layer_guesses(t: Trace) -> dict[str, Any]:
-    """Each layer's five likeliest next tokens: cells [L+1][T][5] of [piece, chance]."""
-    found = t.lens()
-    cells = [
-        [[[piece, round(p, 4)] for piece, p in zip(t.tokenizer.pieces(ids), chances, strict=True)]
-         for ids, chances in zip(*row, strict=True)]
-        for row in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
-    ]
-    return {"cells": cells, "used": list(found.used)}
 
 
 def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -> dict[str, Any] | None:

@@ -3,9 +3,8 @@
 A cell is a text and a weight that colours it. Letters: T positions, S keys, L layers.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,16 @@ from qkv.errors import QkvError
 from qkv.explore.guesses import mark_usable
 from qkv.explore.question import read_once
 from qkv.lens import embeddings, resolve, routing
-from qkv.lens.attribution import Part
 from qkv.lens.edge_ablation import Case
-from qkv.lens.step_by_step import Strip
+from qkv.lens.mask_reasons import SIGNS
 from qkv.lens.trace import Trace
 from qkv.messages import Message
-from qkv.plots.forms import Cell, Table
+from qkv.plots.forms import Bars, Cell, Form, Grid, Table
 from qkv.plots.text import bar, clean, format_signed, make_cell, percent
 from qkv.sampling import Sampling
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
+
+format_cosine = "{:.3f}".format
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class Ask:
     vs: str | None = None
     anchors: tuple[str, ...] = ()
     sampling: Sampling | None = None
-    top: int = 10
     part: str | None = None
     mean: bool = False
     labels: tuple[str, ...] = ()
@@ -61,48 +60,45 @@ def make_table(title: str, rows: Iterable[Iterable[str | Cell]], note: str = "")
     return Table(title, [[make_cell(c) if isinstance(c, str) else c for c in row] for row in rows], note)
 
 
+def tabulate(
+    forms: Iterable[Form], say: Callable[..., str], show: Callable[[float], str] = format_signed,
+    most: float | None = None,
+) -> list[Table]:
+    """Pictures of a readout as tables: `show` writes their numbers, and a bar of `most` (or the largest) is full."""
+    return [make_table(say(form.title), [[say(cell) if isinstance(cell, Message) else cell for cell in row]
+                                         for row in tabulate_form(form, show, most)], say(form.note)) for form in forms]
+
+
+def tabulate_form(form: Form, show: Callable[[float], str], most: float | None) -> list[Sequence[str | Cell]]:
+    """The rows of a picture: bars beside their numbers, cells coloured by their shades, lines from the top down."""
+    if isinstance(form, Table):
+        return list(form.rows)
+    if isinstance(form, Bars):
+        (values,) = form.series.values()
+        largest, size = (most, 30) if most else (max(map(abs, values)), 20)
+        return [(name, show(x), bar(x, largest, size)) for name, x in zip(form.names, values, strict=True)]
+    if isinstance(form, Grid):
+        head, rows = form.columns, zip(form.rows, form.cells, form.shades, strict=True)
+    else:
+        head, numbers = list(form.series), list(zip(*form.series.values(), strict=True))
+        rows = zip(form.places, ([show(x) for x in row] for row in numbers), numbers, strict=True)
+    return [*[["", *head]] * bool(head), *([name, *map(make_cell, cells, shades)] for name, cells, shades in rows)]
+
+
+def weight_table(title: str, rows: Sequence[str], columns: Sequence[str], weights: list[list[float]]) -> Table:
+    """Where each row looked: a shade with its percentage for each column."""
+    return make_table(title, [["", *columns], *([row, *map(percent, w)] for row, w in zip(rows, weights, strict=True))])
+
+
 def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Who pushed the logit."""
     found = t.parts(ask.pos, ask.token, vs=ask.vs)
-    goal = " − ".join(resolve.show_token(t, i) for i in (found.token, found.vs) if i is not None)
-    after = "".join(tokens_of(t)[found.pos : found.pos + 1]).strip()
-    post = any(n.endswith("_sum") for n in found.frozen)
-    note = ask.say("later norms act with the scale they had; ") if post else ""
-    note += f"{ask.say('sum')} {format_signed(found.logit)} = logit (±{found.gap:.0e})"
-    sheets = [push_table(ask.say("who pushed {goal} (after {after})", goal=goal, after=after), found.sublayers),
-              push_table(ask.say("the strongest parts"), found.best[: ask.top], note)]
+    forms = [*found.forms()]
     if t.core.spec.stack.blocks[ask.layer].ffn:  # experts have no neurons of their own
-        layer, neurons = ask.layer + 1, t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
-        sheets.append(push_table(ask.say("the strongest neurons of layer {layer}", layer=layer), neurons))
-    return sheets, {**vars(found), "sublayers": found.sublayers}
-
-
-def push_table(title: str, found: Sequence[Part], note: str = "") -> Table:
-    """Parts with what they pushed, as bars."""
-    largest = max(abs(p.push) for p in found)
-    return make_table(title, [(p.name, format_signed(p.push), bar(p.push, largest)) for p in found], note)
-
-
-STEPS = {str(step): step for step in (
-    Message("pieces"), Message("embedding"), Message("attention"), Message("heads"), Message("add & norm"),
-    Message("ffn"), Message("next word"),
-)}
-
-
-LABELS = {"given": Message("value given")} | {label: label for label in (
-    Message("row"), Message("scaled"), Message("position"), Message("q before"), Message("product"), Message("running"),
-    Message("sum"), Message("scale"), Message("scaled sum"), Message("score"), Message("mask"), Message("pattern"),
-    Message("weight"), Message("all heads"), Message("head weights"), Message("joined"), Message("out"),
-    Message("before"), Message("read"), Message("said"), Message("after"), Message("mean"), Message("spread"),
-    Message("chances"), Message("next ids"))}
-
-
-def translate_label(name: str, say: Callable[..., str]) -> str:
-    """The name of a strip in the reader's language; names of taps and letters stay."""
-    stem, _, moment = name.rpartition(" ")
-    if stem and moment in ("mean", "spread"):
-        return f"{say(LABELS[stem])} {say(LABELS[moment])}"
-    return say(LABELS.get(name, name))
+        neurons = t.neurons(ask.layer, ask.pos, ask.token, vs=ask.vs, top=5)
+        title = Message("the strongest neurons of layer {layer}", layer=ask.layer + 1)
+        forms.append(Bars(title, [p.name for p in neurons], [p.push for p in neurons]))
+    return tabulate(forms, ask.say), {**vars(found), "sublayers": found.sublayers}
 
 
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -114,37 +110,19 @@ def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
-    sheets = [Table(f"{head} ({ask.say(SIGNS[found.reason][1])}) {100 * float(found['weight'].values):.1f}%", [])]
-    for n, (step, strips) in enumerate(found.steps.items(), start=1):
-        rows = [(translate_label(s.name, ask.say), f"{s.letters} {list(s.whole)}" if s.whole else "",
-                 show_strip(s), s.line) for s in strips]
-        sheets.append(make_table(f"{n} {ask.say(STEPS[step])}", rows))
+    why = ask.say(SIGNS[found.reason][1])
+    sheets = [Table(f"{head} ({why}) {100 * float(found['weight'].values):.1f}%", [])]
+    sheets += tabulate([Table(form.title, form.rows[1:]) for form in found.forms()], ask.say)
     data = {step: [{"name": s.name, "line": s.line, "shape": s.whole, "letters": s.letters, "words": s.words,
                     "values": s.values} for s in strips] for step, strips in found.steps.items()}
     return sheets, {**{k: getattr(found, k) for k in ("path", "head", "query", "key", "reason")}, "steps": data}
 
 
-def show_strip(s: Strip) -> str:
-    """The first numbers of a strip, or its words beside them."""
-    whole, names = not s.values.is_floating_point(), [make_cell(w)[0] for w in s.words]
-    values = s.values.flatten()[: None if whole and names else 4].tolist()
-    if names:
-        return " ".join(f"{w}={x}" if whole else f"{w} {x:.3f}" for w, x in zip(names, values, strict=whole))
-    if whole:
-        return " ".join(map(str, values))
-    return " ".join(map(format_signed, values)) + (" …" if s.values.numel() > 4 else "")
-
-
-def neighbour_table(title: str, found: Iterable[tuple[str, float]]) -> Table:
-    """Tokens with their cosines, as bars."""
-    return make_table(title, [(word, f"{cosine:.3f}", bar(cosine, 1.0)) for word, cosine in found])
-
-
 def neighbours(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The tokens nearest to each word asked about."""
-    found = {w: embeddings.find_neighbours(t.core, t.tokenizer, w, ask.top, side="source") for w in ask.anchors}
-    title = ask.say("nearest in the embedding table")
-    return [neighbour_table(f"{w}: {title}", ((n.piece, n.cosine) for n in near)) for w, near in found.items()], found
+    found = {w: embeddings.find_neighbours(t, w, side="source") for w in ask.anchors}
+    forms = [form for near in found.values() for form in near.forms()]
+    return tabulate(forms, ask.say, format_cosine, 1.0), found
 
 
 def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -152,43 +130,24 @@ def analogy(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     if len(ask.anchors) != 3:
         raise QkvError("analogy: give three words, such as 中国 北京 日本")
     a, b, c = ask.anchors
-    found = embeddings.solve_analogy(t.core, t.tokenizer, a, b, c, side="source")
-    return [neighbour_table(f"{a} : {b} = {c} : ?", ((n.piece, n.cosine) for n in found))], found
+    found = embeddings.solve_analogy(t, a, b, c, side="source")
+    return tabulate(found.forms(), ask.say, format_cosine, 1.0), found
 
 
 def shift(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How a word moves towards its anchors."""
     side = "encoder." if t.core.spec.encoder and t.core.spec.decoder else ""
     found = t.shift(ask.pos, list(ask.anchors), side=side)
-    way = [] if found.between is None else [f"{found.anchors[0]} 0 … 1 {found.anchors[1]}"]
-    rows: list[list[str | Cell]] = [["", *(f"cos {a}" for a in found.anchors), *way]]
-    for i, name in enumerate(found.names):
-        at = [] if found.between is None else [f"{float(found.between[i]):+.3f}"]
-        rows.append([name.removesuffix(".resid_out"),
-                     *(make_cell(f"{x:+.3f}", max(0.0, x)) for x in found.cosine[i].tolist()), *at])
-    ends = list(zip(found.anchors, found.cosine[0].tolist(), found.cosine[-1].tolist(), strict=True))
-    note = ask.say("from the embedding to the last layer: {moves}; in the end nearest to {anchor} (cosine 1: the "
-                   "direction that the anchor has when it is read alone)", anchor=max(ends, key=lambda end: end[2])[0],
-                   moves=", ".join(f"{a} {x:+.2f} → {y:+.2f}" for a, x, y in ends))
-    return [make_table(ask.say("where {word} moves, layer by layer", word=found.word), rows, note)], found
+    return tabulate(found.forms(), ask.say, "{:+.3f}".format), found
 
 
 def choices(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The next word, filter by filter."""
-    sheets: list[Table] = []
-    data: list[dict[str, Any]] = []
-    for s in t.choices(ask.pos, sampling=ask.sampling):
-        ids, chances = s.top_tokens(ask.top)
-        top = list(zip(resolve.show_tokens(t, ids), chances, strict=True))
-        left = ask.say("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
-        gone = ask.say(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
-        sheets.append(make_table(f"{s.name} ({left}{gone})", [(w, f"{100 * p:.2f}%", bar(p, 1.0, 30)) for w, p in top]))
-        data.append({"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone, "top": top})
-    return sheets, data
-
-
-SIGNS = {"seen": ("■", Message("seen")), "future": ("·", Message("future")), "padding": ("p", Message("padding")),
-         "window": ("w", Message("window")), "other document": ("d", Message("other document"))}
+    found = t.choices(ask.pos, sampling=ask.sampling)
+    data = [{"name": s.name, "kept": s.kept, "entropy": s.entropy, "gone": s.gone,
+             "top": list(zip(resolve.show_tokens(t, ids), chances, strict=True))}
+            for s in found for ids, chances in [s.top_tokens()]]
+    return tabulate(found.forms(), ask.say, "{:.2%}".format, 1.0), data
 
 
 def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -196,11 +155,8 @@ def mask(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     found = t.mask(ask.path(t))
     tokens = tokens_of(t, found.path)
     cells = [found.row_reasons(i) for i in range(len(tokens))]
-    rows = [[w, *((SIGNS[r][0], float(r == "seen")) for r in row)] for w, row in zip(tokens, cells, strict=True)]
-    there = {r for row in cells for r in row}
-    note = "  ".join(f"{sign} {ask.say(why)}" for r, (sign, why) in SIGNS.items() if r in there)
-    title = ask.say("{path} ({kind}): rows look at columns", path=found.path, kind=found.kind)
-    return [make_table(title, rows, note)], {"path": found.path, "kind": found.kind, "tokens": tokens, "cells": cells}
+    sheets = tabulate([replace(form, columns=()) for form in found.forms()], ask.say)
+    return sheets, {"path": found.path, "kind": found.kind, "tokens": tokens, "cells": cells}
 
 
 def attention(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -209,17 +165,17 @@ def attention(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     queries, keys = tokens_of(t, path), tokens_of(t, "encoder." if ask.part == "cross" else path)
     heads = t[f"{path}.pattern"][0]  # H T S
     weight = heads.mean(0) if ask.mean else heads[ask.head]
-    rows = [[w, *map(percent, row)] for w, row in zip(queries, weight.tolist(), strict=True)]
     which = ask.say("mean of the heads") if ask.mean else f"{ask.say('head')} {ask.head + 1}"
     title = ask.say("{path}, {which}: where each word looked (%)", path=path, which=which)
-    return [make_table(title, [["", *keys], *rows])], {"path": path, "queries": queries, "keys": keys, "weight": weight}
+    data = {"path": path, "queries": queries, "keys": keys, "weight": weight}
+    return [weight_table(title, queries, keys, weight.tolist())], data
 
 
 def labels(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The probability of each label."""
     found = sorted(zip(ask.labels, t["labels.out"][0].float().softmax(-1).tolist(), strict=True), key=lambda x: -x[1])
-    rows = [(name, f"{100 * p:.1f}%", bar(p, 1.0, 30)) for name, p in found]
-    return [make_table(ask.say("labels"), rows)], dict(found)
+    bars = Bars(Message("labels"), [name for name, _ in found], [p for _, p in found])
+    return tabulate([bars], ask.say, "{:.1%}".format, 1.0), dict(found)
 
 
 def routes(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -278,26 +234,12 @@ def is_file(text: str) -> bool:
 
 def wavefront(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """When each state could be and was computed."""
-    found, tokens = t.wavefront(), tokens_of(t)
-    titles = {
-        "triangle": ask.say("one token, one layer at a time: the triangle"),
-        "earliest": ask.say("as early as what it needs is there"),
-        "ran": ask.say("what the machine ran: row by row"),
-    }
-    grids = {name: getattr(found, name) for name in titles}
-    sheets: list[Table] = []
-    for name, grid in grids.items():
-        rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(grid.tolist())]
-        sheets.append(make_table(titles[name], [["", *tokens], *reversed(rows)]))
-    data = {"tokens": tokens, **grids, "sees": found.sees}
+    found = t.wavefront()
+    data = {"tokens": found.read, "triangle": found.triangle, "earliest": found.earliest, "ran": found.ran,
+            "sees": found.sees}
     if found.encoder is not None:
-        source = tokens_of(t, "encoder.")
-        rows = [[f"layer {i + 1}", *map(str, row)] for i, row in enumerate(found.encoder.tolist())]
-        note = ask.say("one pass for all words, before the first word is written: the decoder's ticks start after it")
-        title = ask.say("the encoder: every word of a layer at once")
-        sheets.insert(0, make_table(title, [["", *source], *reversed(rows)], note))
-        data |= {"source": source, "encoder": found.encoder}
-    return sheets, data
+        data |= {"source": found.source, "encoder": found.encoder}
+    return tabulate(found.forms(), ask.say), data
 
 
 def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -308,19 +250,15 @@ def cache(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     rows += [(str(i), str(s.length), f"{s.bytes:,}", str(s.fresh), str(s.again)) for i, s in enumerate(found.steps)]
     real = "" if found.real is None else ask.say("allocated: {held} bytes; ", held=f"{found.real:,}")
     note = real + ask.say("{times} times the work without it", times=f"{found.saved:.1f}")
-    kinds = [(k, f"{b:,}", bar(b, max(found.kinds.values()))) for k, b in found.kinds.items()]
-    title = ask.say("bytes per position of this model with other attentions")
-    return [make_table(ask.say("the KV cache"), rows, note), make_table(title, kinds)], {**vars(found)}
+    _, kinds = found.forms()
+    return [make_table(ask.say("the KV cache"), rows, note), *tabulate([kinds], ask.say, "{:,}".format)], vars(found)
 
 
 def gradient(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """How each input token influences the next word."""
     found = t.gradient(ask.pos, ask.token)
     tokens = tokens_of(t, "encoder." if t.core.spec.encoder else "")
-    largest = float(found.times.abs().max())
-    rows = [(w, format_signed(x), bar(x, largest)) for w, x in zip(tokens, found.times.tolist(), strict=True)]
-    title = ask.say("gradient × input: what influences {goal}", goal=resolve.show_token(t, found.token))
-    return [make_table(title, rows)], {"tokens": tokens, **vars(found)}
+    return tabulate(found.forms(), ask.say), {"tokens": tokens, **vars(found)}
 
 
 def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
@@ -333,9 +271,7 @@ def lens(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     return [make_table(ask.say("guesses after each layer"), rows)], found
 
 
-def list_guesses(
-    cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]
-) -> list[list[Cell]]:
+def list_guesses(cells: Any, used: Sequence[bool], tokens: Sequence[str], say: Callable[..., str]) -> list[list[Cell]]:
     """The likeliest token after each layer at each position, the last layer first; discarded ones in brackets.
 
     `cells` lists by layer and position the likeliest (token, chance); the row below is what was read.
@@ -351,14 +287,8 @@ def list_guesses(
 
 def diff(t: Trace, other: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """Where two texts part ways."""
-    found, tokens = t.diff(other), tokens_of(t)
-    rows: list[list[str | Cell]] = [["", *(tokens[i] for i, _ in found.pairs)]]
-    for name, far in zip(found.names, found.distance.tolist(), strict=True):
-        rows.append([name.removesuffix(".resid_out"), *((f"{x:.2f}", x) for x in far)])
-    if found.divergence is not None:
-        parted = torch.clamp(found.divergence, 0).tolist()
-        rows.append(["KL", *(("" if math.isnan(x) else f"{x:.2f}", x) for x in parted)])
-    return [make_table(ask.say("how far apart the tokens are that both texts have"), rows)], found
+    found = t.diff(other)
+    return tabulate(found.forms(), ask.say, "{:.2f}".format), found
 
 
 def trace_text(model: Any, line: str, shows: Sequence[str], how: Mapping[str, Any]) -> Trace:
@@ -400,9 +330,8 @@ def parse_ask(
     pos, key = parse_place(how.get("word")), parse_place(how.get("key"))
     if pos is None:  # after which the first word is written: the last one that was given, or the mask
         pos = mark_usable(model, traces[0]).index(True) if traces else 0
-    return Ask(say, pos, key, layer, head, how.get("token"), how.get("vs"),
-               tuple(how.get("anchor") or texts), sampling, part=part,
-               mean=how.get("head") is None, labels=model.labels)
+    return Ask(say, pos, key, layer, head, how.get("token"), how.get("vs"), tuple(how.get("anchor") or texts), sampling,
+               part=part, mean=how.get("head") is None, labels=model.labels)
 
 
 def parse_place(typed: str | None) -> int | str | None:

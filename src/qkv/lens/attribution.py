@@ -21,7 +21,7 @@ from qkv.errors import QkvError
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
 from qkv.lens.taps import Run
-from qkv.messages import Message
+from qkv.messages import Message, join
 from qkv.plots.forms import Bars, Drawn, Form
 
 
@@ -54,10 +54,12 @@ class Parts(Drawn):
     def forms(self) -> tuple[Form, ...]:
         """The push of every sub-layer, and of the strongest parts."""
         sums = Message("sum {total}", total=f"{self.logit:+.3f} = logit (±{self.gap:.0e})")
+        post = any(name.endswith("_sum") for name in self.frozen)
+        note = join("", [Message("later norms act with the scale they had; "), sums]) if post else sums
         title = Message("who pushed {goal} (after {after})", goal=self.goal, after=self.after)
         best = self.best[:10]
         return (
-            Bars(title, [p.name for p in self.sublayers], [p.push for p in self.sublayers], sums),
+            Bars(title, [p.name for p in self.sublayers], [p.push for p in self.sublayers], note),
             Bars(Message("the strongest parts"), [p.name for p in best], [p.push for p in best]),
         )
 

@@ -39,11 +39,11 @@ class Diff(Drawn):
         cells = [[f"{x:.2f}" for x in row] for row in self.distance.tolist()]
         title = Message("how far apart the tokens are that both texts have")
         far = Grid(title, names[::-1], self.read, self.distance.flip(0).clamp(max=1.0), cells[::-1])
-        if self.divergence is None:
+        if self.divergence is None or not (there := ~self.divergence.isnan()).any():
             return (far,)
-        parted = [(w, x) for w, x in zip(self.read, self.divergence.tolist(), strict=True) if x == x]
         title = Message("how far apart the next words are (KL, nats)")
-        return far, Bars(title, [w for w, _ in parted], [x for _, x in parted])
+        words = [self.read[i] for i in there.nonzero().flatten().tolist()]
+        return far, Bars(title, words, self.divergence[there].clamp(0).tolist())
 
 
 def find_differences(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[slice, slice]]:

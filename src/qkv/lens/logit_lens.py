@@ -4,6 +4,7 @@ Letters: T positions, L layers, D width, V vocabulary.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,12 @@ class Guesses(Drawn):
     used: tuple[bool, ...]
     read: tuple[str, ...] = ()
     best: tuple[tuple[str, ...], ...] = ()
+
+    def list_cells(self, tokenizer: Any) -> list[list[list[list[Any]]]]:
+        """The guesses [L+1][T][N] as [piece, chance]."""
+        return [[[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
+                 for ids, chances in zip(*layer, strict=True)]
+                for layer in zip(self.ids.tolist(), self.chances.tolist(), strict=True)]
 
     def forms(self) -> tuple[Form, ...]:
         """The likeliest token in each cell, the last layer first; brackets mark what was thrown away."""

@@ -12,9 +12,11 @@ from qkv.core.masks import REASONS
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
 from qkv.lens.taps import open_bias
-from qkv.messages import Message
+from qkv.messages import Message, join
 from qkv.plots.forms import Drawn, Form, Grid
 
+SIGNS = {"seen": ("■", Message("seen")), "future": ("·", Message("future")), "padding": ("p", Message("padding")),
+         "window": ("w", Message("window")), "other document": ("d", Message("other document"))}
 LOW = torch.finfo(torch.float32).min
 
 
@@ -33,12 +35,11 @@ class MaskReasons(Drawn):
 
     def forms(self) -> tuple[Form, ...]:
         """Blue where a query may look, else a letter with its reason."""
-        letters: dict[str, str] = dict(zip(REASONS, "■·pwd", strict=True))
-        cells = [[letters[r] for r in self.row_reasons(i)] for i in range(len(self.cells))]
-        there = {REASONS[i] for i in self.cells.unique().tolist()}
-        note = "  ".join(f"{letter} {reason}" for reason, letter in letters.items() if reason in there)
+        cells = [[SIGNS[r][0] for r in self.row_reasons(i)] for i in range(len(self.cells))]
+        there = [SIGNS[REASONS[i]] for i in self.cells.unique().tolist()]
+        note = join("  ", [join(" ", sign) for sign in there])
         title = Message("{path} ({kind}): rows look at columns", path=self.path, kind=self.kind)
-        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, Message(note)),)
+        return (Grid(title, self.queries, self.keys, (self.cells == 0).float() * 0.7, cells, note),)
 
     def reason(self, query: int, key: int) -> str:
         """Why a query may not look at a key, or "seen"."""

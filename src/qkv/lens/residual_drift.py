@@ -35,7 +35,12 @@ class Drift(Drawn):
         series = {f"cos {a}": self.cosine[:, i].tolist() for i, a in enumerate(self.anchors)}
         if self.between is not None:
             series[f"{self.anchors[0]} 0 … 1 {self.anchors[1]}"] = self.between.tolist()
-        return (Lines(Message("where {word} moves, layer by layer", word=self.word), names, series),)
+        ends = list(zip(self.anchors, self.cosine[0].tolist(), self.cosine[-1].tolist(), strict=True))
+        note = Message("from the embedding to the last layer: {moves}; in the end nearest to {anchor} (cosine 1: the "
+                       "direction that the anchor has when it is read alone)",
+                       anchor=max(ends, key=lambda end: end[2])[0],
+                       moves=", ".join(f"{a} {x:+.2f} → {y:+.2f}" for a, x, y in ends))
+        return (Lines(Message("where {word} moves, layer by layer", word=self.word), names, series, note),)
 
 
 def measure_drift(

@@ -117,9 +117,7 @@ def count_expert_tokens(core: Transformer, cases: Iterable[Case], *, top: int = 
     return [rank_tokens(path, reads[path], seen, moe.spec.num_experts, top) for path, moe in experts.items()]
 
 
-def rank_tokens(
-    path: str, reads: Counter[tuple[int, int]], seen: Counter[int], experts: int, top: int
-) -> ExpertTokens:
+def rank_tokens(path: str, reads: Counter[tuple[int, int]], seen: Counter[int], experts: int, top: int) -> ExpertTokens:
     """The share of each expert, and the tokens that it reads more than that share."""
     whole, chosen = reads.total(), [0] * experts
     for (e, _), n in reads.items():

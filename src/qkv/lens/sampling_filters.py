@@ -7,7 +7,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
-from qkv.messages import Message
+from qkv.messages import Message, join
 from qkv.plots.forms import Bars, Drawn, Form
 from qkv.sampling import Sampling, distribution
 
@@ -39,9 +39,9 @@ class Stages(tuple[Stage, ...], Drawn):
         """The likeliest tokens after each."""
         made: list[Form] = []
         for s in self:
-            title = Message("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy,
-                            name=s.name)
-            made.append(Bars(title, s.words, s.top_tokens(len(s.words))[1]))
+            left = Message("{kept} tokens left, entropy {entropy:.2f} nats", kept=s.kept, entropy=s.entropy)
+            gone = Message(", {gone:.1f}% cut", gone=100 * s.gone) if s.gone else ""
+            made.append(Bars(join("", [f"{s.name} (", left, gone, ")"]), s.words, s.top_tokens(len(s.words))[1]))
         return tuple(made)
 
 

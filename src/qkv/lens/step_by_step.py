@@ -17,16 +17,23 @@ from qkv.errors import QkvError, nearest
 from qkv.lens import resolve
 from qkv.lens.mask_reasons import added_bias, explain_mask
 from qkv.lens.recording import Recording
-from qkv.messages import Message
-from qkv.plots.forms import Drawn, Form, Table
-from qkv.plots.text import format_number
+from qkv.messages import Message, join
+from qkv.plots.forms import Drawn, Table
+from qkv.plots.text import clean, format_signed
 
 LETTERS = {  # of a tap's shape, by the end of its name; others are B T D
     "q_pre": "B H T K", "q": "B H T K", "k_pre": "B G S K", "k": "B G S K", "v": "B G S K", "z": "B H T K",
     "pattern": "B H T S", "up": "B T F", "gate": "B T F", "act": "B T F",
     "logits": "B T E", "index": "B T J", "weight": "B T J",
 }
-STEPS = ("pieces", "embedding", "attention", "heads", "add & norm", "ffn", "next word")
+STEPS = (Message("pieces"), Message("embedding"), Message("attention"), Message("heads"), Message("add & norm"),
+         Message("ffn"), Message("next word"))
+LABELS = {"given": Message("value given")} | {label: label for label in (
+    Message("row"), Message("scaled"), Message("position"), Message("q before"), Message("product"), Message("running"),
+    Message("sum"), Message("scale"), Message("scaled sum"), Message("score"), Message("mask"), Message("pattern"),
+    Message("weight"), Message("all heads"), Message("head weights"), Message("joined"), Message("out"),
+    Message("before"), Message("read"), Message("said"), Message("after"), Message("mean"), Message("spread"),
+    Message("chances"), Message("next ids"))}  # of the strips that are no taps
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,23 @@ class Strip:
         at = "".join(f"[{i}]" for i in index)
         return float(self.values[index] if index else self.values), f"({self.line}){at}"
 
+    @property
+    def label(self) -> str:
+        """The name as it is read: names of taps and letters stay."""
+        stem, _, moment = self.name.rpartition(" ")
+        if stem and moment in ("mean", "spread"):
+            return join(" ", [LABELS[stem], LABELS[moment]])
+        return LABELS.get(self.name, self.name)
+
+    def show(self) -> str:
+        """The first numbers, or the words beside them."""
+        whole, names = not self.values.is_floating_point(), [clean(w) for w in self.words]
+        values = self.values.flatten()[: None if whole and names else 4].tolist()
+        if names:
+            return " ".join(f"{w}={x}" if whole else f"{w} {x:.3f}" for w, x in zip(names, values, strict=whole))
+        shown = " ".join(map(str if whole else format_signed, values))
+        return shown + " …" * (self.values.numel() > len(values))
+
 
 @dataclass(frozen=True)
 class Walk(Drawn):
@@ -57,13 +81,13 @@ class Walk(Drawn):
     reason: str
     steps: dict[str, tuple[Strip, ...]]
 
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[Table, ...]:
         """A table of each step: names, shapes, the first numbers, and the Python lines."""
-        made: list[Form] = []
+        made: list[Table] = []
         for n, (step, strips) in enumerate(self.steps.items(), start=1):
-            rows = [(s.name, f"{s.letters} {[*s.whole]}" if s.whole else "", show_first(s), s.line) for s in strips]
-            title = f"{n} {step}" if n > 1 else f"{self.path} head {self.head}: {self.query} → {self.key}; 1 {step}"
-            made.append(Table(Message(title), [("", "shape", "numbers", "Python"), *rows]))
+            rows = [(s.label, f"{s.letters} {[*s.whole]}" if s.whole else "", s.show(), s.line) for s in strips]
+            note = f"{self.path} head {self.head}: {self.query} → {self.key}" if n == 1 else ""
+            made.append(Table(join(" ", [n, step]), [("", "shape", "numbers", "Python"), *rows], note))
         return tuple(made)
 
     def __getitem__(self, name: str) -> Strip:
@@ -73,13 +97,6 @@ class Walk(Drawn):
             raise QkvError("this walk has no {name!r}{hint}; it has {every}", name=name, hint=nearest(name, every),
                            every=", ".join(every))
         return every[name]
-
-
-def show_first(s: Strip, most: int = 6) -> str:
-    """The first numbers of a strip, with their words where they have any."""
-    numbers = [format_number(float(x)) for x in s.values.flatten()[:most].tolist()]
-    shown = [f"{w.strip()} {x}" for w, x in zip(s.words, numbers, strict=False)] if s.words else numbers
-    return "  ".join(shown) + " …" * (s.values.numel() > most)
 
 
 @dataclass(frozen=True)

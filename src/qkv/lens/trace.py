@@ -44,6 +44,8 @@ class Trace(Recording):
     diff = compare.compare_runs
     cache = cache_report.report_cache
     line = lines.extract_line
+    neighbours = embeddings.find_neighbours
+    analogy = embeddings.solve_analogy
     plan = trace_storage.plan_bytes
     save = trace_storage.save_trace
     check = consistency.check_trace
@@ -51,11 +53,3 @@ class Trace(Recording):
     lines = lines.list_lines
     gradient = gradient.trace_gradient
     wavefront = wavefront.build_wavefront
-
-    def neighbours(self, word: str, n: int = 10) -> embeddings.Neighbours:
-        """The tokens whose embeddings are nearest to a word's."""
-        return embeddings.find_neighbours(self.core, self.tokenizer, word, n)
-
-    def analogy(self, a: str, b: str, c: str, *, n: int = 5) -> embeddings.Neighbours:
-        """a is to b as c is to…"""
-        return embeddings.solve_analogy(self.core, self.tokenizer, a, b, c, n=n)

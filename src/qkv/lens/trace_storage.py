@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.filesize import decimal as format_bytes
 from torch import Tensor
 
 from qkv.checkpoints import storage
@@ -70,15 +71,6 @@ def parse_bytes(text: str | int) -> int:
     if not found:
         raise QkvError('budget={text!r}: expected bytes, such as budget="2GB"', text=text)
     return int(float(found[1]) * UNITS[found[2] or ""])
-
-
-def format_bytes(count: float) -> str:
-    """Bytes as text."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 @torch.no_grad()

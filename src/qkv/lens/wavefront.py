@@ -3,7 +3,7 @@
 Letters: L layers, T tokens. Row 0 of a grid is the first layer; the embeddings below it are given or written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,19 +31,23 @@ class Wavefront(Drawn):
     ran: Tensor
     read: tuple[str, ...] = ()
     encoder: Tensor | None = None  # L S, of an encoder-decoder: when its encoder's states were made
+    source: tuple[str, ...] = ()
 
     def forms(self) -> tuple[Form, ...]:
-        """The three orders, the last layer on top; the later, the darker."""
-        names = [f"layer {i + 1}" for i in range(len(self.ran))][::-1]
-
-        def draw_ticks(title: Message, ticks: Tensor) -> Grid:
-            ticks = ticks.flip(0)
+        """The three orders, and an encoder's before them, the last layer on top; the later, the darker."""
+        note = Message("one pass for all words, before the first word is written: the decoder's ticks start after it")
+        rows = [(Message("the encoder: every word of a layer at once"), self.encoder, self.source, note),
+                (Message("one token, one layer at a time: the triangle"), self.triangle, self.read, ""),
+                (Message("as early as what it needs is there"), self.earliest, self.read, ""),
+                (Message("what the machine ran: row by row"), self.ran, self.read, "")]
+        made: list[Form] = []
+        for title, ticks, read, below in rows:
+            if ticks is None:
+                continue
+            names, ticks = [f"layer {i}" for i in range(len(ticks), 0, -1)], ticks.flip(0)
             cells = [[str(x) for x in row] for row in ticks.tolist()]
-            return Grid(title, names, self.read, ticks / max(1, int(ticks.max())), cells)
-
-        return (draw_ticks(Message("one token, one layer at a time: the triangle"), self.triangle),
-                draw_ticks(Message("as early as what it needs is there"), self.earliest),
-                draw_ticks(Message("what the machine ran: row by row"), self.ran))
+            made.append(Grid(title, names, read, ticks / max(1, int(ticks.max())), cells, below))
+        return tuple(made)
 
     def needs(self, layer: int, token: int) -> list[tuple[int, int]]:
         """The states (layer, token) that a state reads directly; layer -1 is the embedding."""
@@ -71,10 +75,11 @@ def build_wavefront(t: Recording, *, row: int = 0, run: int | None = None) -> Wa
     ran = torch.cat([rows.expand(-1, c.ids.shape[1]) + layers * n for n, c in enumerate(calls)], 1)
     earliest = earliest_ticks(sees, calls[0].ids.shape[1])
     sources = next((r for r in t.runs if r.stack == "encoder" and t.core.spec.decoder), None)
-    encoder = None
-    if sources:
-        encoder = torch.arange(len(t.core.encoder.layers))[:, None].expand(-1, sources.calls[0].ids.shape[1])
-    return Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run), encoder)
+    made = Wavefront(sees, triangle, earliest, ran, resolve.tokens_read(t, row=row, run=run))
+    if sources is None:
+        return made
+    encoder = torch.arange(len(t.core.encoder.layers))[:, None].expand(-1, sources.calls[0].ids.shape[1])
+    return replace(made, encoder=encoder, source=tuple(resolve.show_tokens(t, sources.ids[row].tolist())))
 
 
 def earliest_ticks(sees: Tensor, prompt: int) -> Tensor:

@@ -18,8 +18,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 def render(form: Form) -> list[str]:
     """The lines of a picture: title, marks, note."""
     title = [click.style(" · ".join(list_words(form.title)), bold=True)] if list_words(form.title) else []
-    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for words in list_notes(form)
-            for w in list_words(words)]
+    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for words in list_notes(form) for w in list_words(words)]
     return [*title, *MARKS[type(form)](form), *note]
 
 
@@ -125,5 +124,4 @@ def paint_series(text: str, who: int) -> str:
     return click.style(text, fg=COLOURS[who % len(COLOURS)]) if who >= 0 else text
 
 
-MARKS: dict[type, Callable[[Any], list[str]]] = {
-    Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table}
+MARKS: dict[type, Callable[[Any], list[str]]] = {Grid: draw_grid, Bars: draw_bars, Lines: draw_lines, Table: draw_table}

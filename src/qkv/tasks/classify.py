@@ -103,9 +103,9 @@ def encode_example(
     all_text = tokenizer is not None and all(isinstance(text, str) for text in texts)
     if (both or len(texts) > 2) and not all_text:
         raise QkvError("texts that are compared are given as texts, and to a model with a tokenizer")
-    if tokenizer and all_text and has_task_tokens(model):
+    if tokenizer and all_text and (tokens := find_task_tokens(model)):
         ids = [tokenizer.encode(text, special=False) for text in texts]
-        rows = task_format.format_example(ids, task_format.TaskTokens.from_tokenizer(tokenizer), both=both)
+        rows = task_format.format_example(ids, tokens, both=both)
     elif tokenizer and (both or len(texts) > 2):
         rows = task_format.format_without_tokens(texts, tokenizer.encode)
     else:
@@ -138,11 +138,11 @@ def needs_both_orders(model: Model) -> bool:
     return bool((model.config or {}).get("both_orders"))
 
 
-def has_task_tokens(model: Model) -> bool:
-    """Whether a decoder's vocabulary has the tokens that open a text, stand between two, and end it."""
-    tokenizer = model.tokenizer
-    return tokenizer is not None and not model.spec.encoder and all(
-        tokenizer.id(t) is not None for t in task_format.TASK_TOKENS)
+def find_task_tokens(model: Model) -> list[int]:
+    """The ids of the tokens that open a text, stand between two, and end it; none where a decoder lacks one."""
+    names = task_format.TASK_TOKENS if model.tokenizer and not model.spec.encoder else ()
+    found = [i for name in names if (i := model.tokenizer.id(name)) is not None]  # type: ignore[union-attr]
+    return found if len(found) == len(task_format.TASK_TOKENS) else []
 
 
 def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[str, ...]:
@@ -151,7 +151,7 @@ def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[st
     If the model learnt to compare, the separator of its training rows separates them too.
     """
     choice, pairs = is_multiple_choice(model), needs_both_orders(model)
-    apart = both or pairs or model.spec.stack.segments or has_task_tokens(model) or choice
+    apart = both or pairs or model.spec.stack.segments or find_task_tokens(model) or choice
     between = task_format.SEPARATOR if "\t" not in line and (choice or pairs) else "\t"
     if between not in line or not apart:
         return line
@@ -167,8 +167,6 @@ def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
     if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not model.spec.stack.segments:
         raise QkvError("this model cannot read pairs: that needs segments in the model and a cls and a sep token in "
                        "its tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several "
-                       "texts",
-                       task_tokens=", ".join(task_format.TASK_TOKENS))
+                       "texts", task_tokens=", ".join(task_format.TASK_TOKENS))
     first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
-    ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)
-    return list(ids), list(segments)
+    return task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)

@@ -22,11 +22,11 @@ from qkv.tasks.classify import classify, is_multiple_choice, split_line
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import generate
 from qkv.tasks.label_scores import Accuracy, score_labels
-from qkv.tasks.likelihood import Choice, LastWord, Tell, evaluate_choice, evaluate_last_word
+from qkv.tasks.likelihood import Choice, LastWord, evaluate_choice, evaluate_last_word
 from qkv.tasks.score import logprob
 from qkv.tasks.special_tokens import with_end
 from qkv.tasks.translate import translate
-from qkv.tasks.types import Model
+from qkv.tasks.types import Model, Tell, be_silent, name_row
 
 Tokenize = Literal["auto", "13a", "none", "zh", "char", "intl"]
 Lines = str | Path | Sequence[str]
@@ -88,9 +88,10 @@ def evaluate(
         if key not in known:
             raise QkvError("eval: unknown option {key!r} of {name}{hint} (known: {known})", key=key, name=name,
                            hint=nearest(key, known), known=", ".join(known) or Message("none"))
+    how["tell"] = tell or be_silent
     if bleu is not None:
-        return evaluate_translation(model, *bleu, tell=tell, **how)
-    return FILE_EVALUATIONS[name](model, Path(files[name]), tell=tell, **how)
+        return evaluate_translation(model, *bleu, **how)
+    return FILE_EVALUATIONS[name](model, Path(files[name]), **how)
 
 
 def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
@@ -102,8 +103,7 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
                        named=join(" and ", named) or Message("none{odd}", odd=odd))
     for name in FILE_EVALUATIONS:
         if not isinstance(asked[name], str | Path | None):
-            raise QkvError("eval: {name} is {asked!r:.60}, expected the path of a file", name=name,
-                           asked=asked[name])
+            raise QkvError("eval: {name} is {asked!r:.60}, expected the path of a file", name=name, asked=asked[name])
     both = asked["bleu"]
     if both is not None and (isinstance(both, str | Path) or len(both) != 2):
         raise QkvError("eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines",
@@ -113,7 +113,7 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
 
 def evaluate_translation(
     model: Model, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
-    joint: str = "", tell: Tell | None = None, **search: Any,
+    joint: str = "", tell: Tell = be_silent, **search: Any,
 ) -> Translation:
     """Translate each line of the source and compare with the references; a blank line's translation is blank.
 
@@ -178,7 +178,7 @@ def check_source_lengths(model: Model, texts: Sequence[str], name: str) -> None:
 
 
 def evaluate_perplexity(
-    model: Model, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell | None = None
+    model: Model, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell = be_silent
 ) -> Perplexity:
     """The perplexity of a whole text under a decoder, read in windows that overlap; of pairs where a source is read.
 
@@ -210,17 +210,29 @@ def evaluate_perplexity(
         raise QkvError("stride: found {stride}, expected 1 to {window}: a window must begin within the one before",
                        stride=stride, window=window - 1)
     total = sum_window_losses(core, ids, window=window, stride=stride, tell=tell)
-    count = len(ids) - 1
-    seen = len(text.encode("utf-8")) - len(model.text(ids[:1]).encode("utf-8"))  # the first token is given
-    words = len(text.split())
+    return make_perplexity(total, len(ids) - 1, [text], model.text(ids[:1]), min(window, len(ids)), stride)
+
+
+def make_perplexity(
+    total: float, tokens: int, texts: Sequence[str], given: str = "", window: int | None = None,
+    stride: int | None = None,
+) -> Perplexity:
+    """What a summed loss over so many tokens of texts amounts to; the first token's text was `given`.
+
+    Raises:
+        QkvError: the loss is not finite.
+    """
+    if not math.isfinite(total):
+        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
+    words, text = sum(len(one.split()) for one in texts), "".join(texts)
+    size, characters = max(1, len(text.encode()) - len(given.encode())), max(1, len(text) - len(given))
     return Perplexity(
-        exp_or_none(total / count) or math.inf, exp_or_none(total / words), total / math.log(2) / max(1, seen),
-        total / count, count, words, max(1, seen), min(window, len(ids)), stride,
-        exp_or_none(total / max(1, len(text) - len(model.text(ids[:1])))),
+        exp_or_none(total / tokens) or math.inf, exp_or_none(total / words), total / math.log(2) / size,
+        total / tokens, tokens, words, size, window, stride, exp_or_none(total / characters),
     )
 
 
-def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perplexity:
+def evaluate_pairs(model: Model, path: Path, tell: Tell) -> Perplexity:
     """The perplexity of the targets of a file of pairs, each after its source.
 
     Raises:
@@ -228,33 +240,14 @@ def evaluate_pairs(model: Model, path: Path, tell: Tell | None = None) -> Perple
     """
     if path.suffix.lower() != ".tsv":
         raise QkvError("{path}: this model predicts a text from its source; expected lines of source TAB target in a "
-                       "*.tsv",
-                       path=path)
+                       "*.tsv", path=path)
     rows = list(sources.read_tsv_rows(path))
     total, tokens = 0.0, 0
     for n, (number, pair) in enumerate(rows, 1):
-        try:
-            chance, count = logprob(model, pair), len(with_end(model, pair[1]))
-        except QkvError as e:
-            raise QkvError("{path}:{number}: {e}", path=path, number=number, e=e) from e
-        total, tokens = total - chance, tokens + count
-        if tell:
-            tell(n, len(rows))
-    check_finite(total)
-    words, size, characters = (
-        sum(map(measure, (target for _, (_, target) in rows)))
-        for measure in (lambda text: len(text.split()), lambda text: len(text.encode("utf-8")), len)
-    )
-    return Perplexity(
-        exp_or_none(total / tokens) or math.inf, exp_or_none(total / words), total / math.log(2) / size,
-        total / tokens, tokens, words, size, None, None, exp_or_none(total / characters),
-    )
-
-
-def check_finite(total: float) -> None:
-    """QkvError for a loss that is not finite."""
-    if not math.isfinite(total):
-        raise QkvError("ppl: the model's loss is not a finite number; `qkv check` scans its weights")
+        with name_row(path, number):
+            total, tokens = total - logprob(model, pair), tokens + len(with_end(model, pair[1]))
+        tell(n, len(rows))
+    return make_perplexity(total, tokens, [target for _, (_, target) in rows])
 
 
 def exp_or_none(value: float) -> float | None:
@@ -264,7 +257,7 @@ def exp_or_none(value: float) -> float | None:
 
 @torch.inference_mode()
 def sum_window_losses(
-    core: Transformer, ids: Sequence[int], *, window: int, stride: int, tell: Tell | None = None
+    core: Transformer, ids: Sequence[int], *, window: int, stride: int, tell: Tell = be_silent
 ) -> float:
     """The summed loss in nats of every token but the first, each predicted once."""
     places = list(iter_windows(len(ids), window, stride))
@@ -278,9 +271,7 @@ def sum_window_losses(
         for row, (start, first) in enumerate(part):
             states = hidden[row, first - start - 1 : width - 1]
             total += sum_losses(core, states, read[row, first - start :])
-        if tell:
-            tell(part[-1][0] + width, len(ids))
-    check_finite(total)
+        tell(part[-1][0] + width, len(ids))
     return total
 
 
@@ -301,7 +292,7 @@ def sum_losses(core: Transformer, states: Tensor, wanted: Tensor) -> float:
     return total
 
 
-def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **how: Any) -> Accuracy:
+def evaluate_accuracy(model: Model, path: Path, *, tell: Tell = be_silent, **how: Any) -> Accuracy:
     """How many texts of a file get their label; `how` goes to who classifies.
 
     Raises:
@@ -318,23 +309,20 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell | None = None, **h
             answers = classify(model, [split_line(model, texts[i]) for i in part], **how)
         except QkvError:  # which of them it is
             for i in sorted(part):
-                try:
+                with name_row(path, numbers[i]):
                     classify(model, [split_line(model, texts[i])], **how)
-                except QkvError as e:
-                    raise QkvError("{path}:{numbers}: {e}", path=path, numbers=numbers[i], e=e) from e
             raise
         for i, found in zip(part, answers, strict=True):
             said[i] = found.label
     return score_labels([label for _, label in rows], said, names)
 
 
-def iter_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell | None) -> Iterator[list[int]]:
+def iter_parts(numbers: Sequence[int], texts: Sequence[str], tell: Tell) -> Iterator[list[int]]:
     """Some texts' numbers, long ones first, a few at a time, so that what is worked on together is of like length."""
     order = sorted(numbers, key=lambda i: -len(texts[i]))
     for at in range(0, len(order), BATCH_TEXTS):
         yield order[at : at + BATCH_TEXTS]
-        if tell:
-            tell(min(at + BATCH_TEXTS, len(order)), len(order))
+        tell(min(at + BATCH_TEXTS, len(order)), len(order))
 
 
 def join_parts(line: str, joint: str) -> str:

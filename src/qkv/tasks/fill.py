@@ -32,8 +32,7 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         QkvError: the model has no encoder with a head, or the text holds no mask.
     """
     if core.spec.decoder or core.spec.head is None:
-        raise QkvError("fill needs an encoder with an output head; this is {kind}",
-                       kind=describe_use(core.spec))
+        raise QkvError("fill needs an encoder with an output head; this is {kind}", kind=describe_use(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
         raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "

@@ -8,11 +8,12 @@ from qkv.errors import QkvError
 from qkv.generation import engine
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.sequence import DecodeOptions
-from qkv.generation.sequence import Sequence as Row
 from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.tasks.special_tokens import blank_ids, is_renormalized, start_ids, with_blank
-from qkv.tasks.types import Model, Prompt, Result, as_list
+from qkv.tasks.special_tokens import blank_ids, with_blank
+from qkv.tasks.types import RENORMALIZE, Model, Prompt, Result, as_list, start_ids
+
+TIMING = ("prefill", "decode", "tokens_per_second")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def generate(model: Model, prompt: Any, **given: Any) -> Any:
     if options.beam > 1:
         results = continue_with_beams(model, ids, options, decode)
     else:
-        results = [result_of_row(row) for row in engine.generate(model.core, ids, sampling=options, options=decode)]
+        rows = engine.generate(model.core, ids, sampling=options, options=decode)
+        results = [Result(r.text, list(r.tokens), list(r.logprobs), r.finish_reason or "length",
+                          {name: getattr(r.timing, name) for name in TIMING}) for r in rows]
     return results if many else results[0]
 
 
@@ -84,8 +87,8 @@ def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     if tokenizer is not None:  # a translation continues no text: its prompt is the source
         text_stream = (lambda _: tokenizer.stream()) if model.encoder_decoder else tokenizer.stream
     return DecodeOptions(
-        options.max_new_tokens, special.eos, start_ids(model), blanks, forbid=special.forbid,
-        renormalize=is_renormalized(model), stop_strings=options.stop, text_stream=text_stream, chunk=options.chunk,
+        options.max_new_tokens, special.eos, start_ids(model), blanks, forbid=special.forbid, stop_strings=options.stop,
+        renormalize=model.generation_config.get(RENORMALIZE) is True, text_stream=text_stream, chunk=options.chunk,
         cache=options.cache,
     )
 
@@ -98,13 +101,6 @@ def continue_with_beams(
         raise QkvError("beam: beam search looks for the most probable text; remove temperature, stop and cache=False")
     found = beam(model.core, ids, search=Search(options.beam, length_penalty=0.0), options=decode)
     return [result_of(model, hypotheses) for hypotheses in found]
-
-
-def result_of_row(row: Row) -> Result:
-    """A row that was written token by token as a Result."""
-    timing = {"prefill": row.timing.prefill, "decode": row.timing.decode,
-              "tokens_per_second": row.timing.tokens_per_second}
-    return Result(row.text, list(row.tokens), list(row.logprobs), row.finish_reason or "length", timing)
 
 
 def result_of(model: Model, hypotheses: Sequence[Hypothesis], unknown: tuple[str, ...] = ()) -> Result:

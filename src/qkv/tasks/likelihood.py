@@ -1,7 +1,6 @@
 """How good a model is by what it finds likely: the last word of a text, and the right one among several answers."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tasks.score import logprob, predict_text
-from qkv.tasks.types import Model
+from qkv.tasks.types import Model, Tell, be_silent, name_row
 
 WIDE = "\u2e7f"  # characters above it, such as Chinese ones, have no spaces between words
-Tell = Callable[[int, int], None]  # how much is done, of how much
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Choice:
     chosen: tuple[tuple[int, int], ...]
 
 
-def evaluate_last_word(model: Model, path: Path, *, tell: Tell | None = None) -> LastWord:
+def evaluate_last_word(model: Model, path: Path, *, tell: Tell = be_silent) -> LastWord:
     """Each line without its last word is read, and the word predicted (Paperno et al. 2016).
 
     Raises:
@@ -49,13 +47,10 @@ def evaluate_last_word(model: Model, path: Path, *, tell: Tell | None = None) ->
     """
     right, total, rows = 0, 0.0, list(read_rows(path, split_last_word))
     for done, (number, parts) in enumerate(rows, 1):
-        try:
+        with name_row(path, number):
             chances, likeliest = predict_text(model, parts)
-        except QkvError as e:
-            raise QkvError("{path}:{number}: {e}", path=path, number=number, e=e) from e
         right, total = right + bool(likeliest.all()), total - chances.sum().item()
-        if tell:
-            tell(done, len(rows))
+        tell(done, len(rows))
     mean = total / len(rows)
     return LastWord(right / len(rows), right, len(rows), math.exp(mean) if mean < 700 else math.inf)
 
@@ -72,7 +67,7 @@ def split_last_word(line: str, place: str) -> tuple[str, str]:
     return before, word
 
 
-def evaluate_choice(model: Model, path: Path, *, tell: Tell | None = None) -> Choice:
+def evaluate_choice(model: Model, path: Path, *, tell: Tell = be_silent) -> Choice:
     """Each answer is scored after its question; the likeliest one is chosen.
 
     Raises:
@@ -80,15 +75,12 @@ def evaluate_choice(model: Model, path: Path, *, tell: Tell | None = None) -> Ch
     """
     rows, chosen, chance = list(read_rows(path, parse_question)), list[tuple[int, int]](), 0.0
     for done, (number, (question, choices, _)) in enumerate(rows, 1):
-        try:
+        with name_row(path, number):
             scores = [logprob(model, (question, separate(question, choice) + choice)) for choice in choices]
-        except QkvError as e:
-            raise QkvError("{path}:{number}: {e}", path=path, number=number, e=e) from e
         each = [score / len(choice.encode("utf-8")) for score, choice in zip(scores, choices, strict=True)]
         chosen.append((scores.index(max(scores)), each.index(max(each))))
         chance += 1 / len(choices)
-        if tell:
-            tell(done, len(rows))
+        tell(done, len(rows))
     hits = [sum(pair[by] == answer for pair, (_, (_, _, answer)) in zip(chosen, rows, strict=True)) for by in (0, 1)]
     count = len(rows)
     return Choice(hits[0] / count, hits[1] / count, chance / count, count, tuple(chosen))

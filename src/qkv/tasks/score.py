@@ -11,8 +11,8 @@ from qkv.errors import QkvError
 from qkv.generation.decoder import find_blanks
 from qkv.tasks.batches import Row, check_length, last_states, prepare_batch
 from qkv.tasks.describe import describe_use
-from qkv.tasks.special_tokens import blank_ids, start_ids, with_blank, with_end
-from qkv.tasks.types import Model, as_list, is_text_tuple
+from qkv.tasks.special_tokens import blank_ids, with_blank, with_end
+from qkv.tasks.types import Model, as_list, is_text_tuple, start_ids
 
 
 def score(model: Model, text: Any) -> Any:
@@ -66,8 +66,7 @@ def predict_ids(
     """
     spec = core.spec
     if spec.decoder is None or spec.head is None:
-        raise QkvError("score needs a decoder with an output head; this is {kind}",
-                       kind=describe_use(spec))
+        raise QkvError("score needs a decoder with an output head; this is {kind}", kind=describe_use(spec))
     inputs, device = Inputs(), core.embed.weight.device
     if spec.encoder:
         inputs, source = Inputs(memory=last_states(core, *prepare_batch(core, [source]))), ()

@@ -55,25 +55,6 @@ def default_special_tokens(spec: Spec, tokenizer: Tokenizer) -> SpecialTokens:
     return SpecialTokens(tokenizer.bos_id, eos, tokenizer.pad_id, start, () if start is None else (start,))
 
 
-def start_ids(model: Model) -> tuple[int, ...]:
-    """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its prefix.
-
-    Raises:
-        QkvError: an encoder-decoder without a start token.
-    """
-    special = model.special
-    if not model.encoder_decoder:
-        return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
-    if special.start is None:
-        raise QkvError("this encoder-decoder has no decoder_start_token_id; add it to its config.json")
-    return (special.start,) if special.forced is None else (special.start, special.forced)
-
-
-def is_renormalized(model: Model) -> bool:
-    """Whether forbidden tokens are taken out before the softmax, as a generation_config.json may say."""
-    return model.generation_config.get("renormalize_logits") is True
-
-
 def blank_ids(model: Model) -> tuple[int, ...]:
     """The ids of tokens that stand for words to be filled in, of a model that writes into such blanks."""
     if model.tokenizer is None:

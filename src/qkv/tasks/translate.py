@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,14 +11,14 @@ from torch import Tensor
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
 from qkv.errors import QkvError, nearest
-from qkv.generation.beam import Hypothesis, Search, beam
+from qkv.generation.beam import Hypothesis, Search
+from qkv.generation.beam import beam as beam_search
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
-from qkv.tasks.special_tokens import is_renormalized, start_ids
-from qkv.tasks.types import Model, Result, as_list
+from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
 from qkv.tokenizers.vocabulary import is_closed
 
 OPTIONS = ("beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble")
@@ -39,15 +40,17 @@ def translate(
     check_sources(model, texts)
     ids, search = [model.ids(t) for t in texts], Search(beam, nbest, length_penalty)
     options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid,
-                            renormalize=is_renormalized(model))
-    results: dict[int, Result] = {}
+                            renormalize=model.generation_config.get(RENORMALIZE) is True)
+    others, results = [other.core for other in ensemble], dict[int, Result]()
+    find_best = partial(beam_search, ensemble=others) if model.spec.has_blocks else translate_greedily
     for rows in batch_by_length(ids, batch_tokens):
-        found = search_translations([model, *ensemble], [ids[r] for r in rows], search, options)
+        found = find_best(model.core, [ids[r] for r in rows], search=search, options=options)
         for r, hypotheses in zip(rows, found, strict=True):
             tokenizer, line = model.tokenizer, texts[r]
-            missing = tuple(tokenizer.find_unknown(line)) if tokenizer and isinstance(line, str) else ()
+            read = tokenizer is not None and isinstance(line, str)
+            missing = tuple(tokenizer.find_unknown(line)) if read else ()  # type: ignore[union-attr]
             result = result_of(model, hypotheses, missing)
-            if missing and tokenizer and is_closed(tokenizer):
+            if missing and is_closed(tokenizer):  # type: ignore[arg-type]
                 result = mark_unknown(model, ids[r], result)
             results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
     return [results[r] for r in range(len(ids))] if many else results[0]
@@ -103,24 +106,13 @@ def check_ensemble(model: Model, other: Model) -> None:
                         vocabulary2=other.spec.vocabulary)
         if odd is not None:
             which = Message("{odd!r} is {ours} in the first, {theirs} in the other", odd=odd,
-                            ours=ours.get(odd, Message("unknown")),
-                            theirs=theirs.get(odd, Message("unknown")))
+                            ours=ours.get(odd, Message("unknown")), theirs=theirs.get(odd, Message("unknown")))
         raise QkvError("ensemble: the models have different vocabularies ({which}); train them with one tokenizer",
                        which=which)
 
 
-def search_translations(
-    models: Sequence[Model], sources: list[list[int]], search: Search, options: DecodeOptions
-) -> list[list[Hypothesis]]:
-    """The best translations of each source by the beams of one model, or of several together."""
-    core = models[0].core
-    if not core.spec.has_blocks:
-        return translate_greedily(cast("lstm.LSTMModel", core), sources, search, options)
-    return beam(core, sources, search=search, options=options, ensemble=[other.core for other in models[1:]])
-
-
 def translate_greedily(
-    core: lstm.LSTMModel, sources: list[list[int]], search: Search, options: DecodeOptions
+    core: Any, sources: list[list[int]], *, search: Search, options: DecodeOptions
 ) -> list[list[Hypothesis]]:
     """The one translation of each source that an LSTM baseline gives."""
     if search.nbest > 1:

@@ -1,7 +1,9 @@
 """What the tasks share: prompts, results, special tokens, and what they need of a model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +16,8 @@ from qkv.spec import Spec
 from qkv.tokenizers.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
+RENORMALIZE = "renormalize_logits"  # of a generation_config.json: forbidden tokens leave before the softmax
+Tell = Callable[[int, int], None]  # how much is done, of how much
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,20 @@ class Model(Protocol):
         ...
 
 
+def start_ids(model: Model) -> tuple[int, ...]:
+    """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its prefix.
+
+    Raises:
+        QkvError: an encoder-decoder without a start token.
+    """
+    special = model.special
+    if not model.encoder_decoder:
+        return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
+    if special.start is None:
+        raise QkvError("this encoder-decoder has no decoder_start_token_id; add it to its config.json")
+    return (special.start,) if special.forced is None else (special.start, special.forced)
+
+
 def as_list(given: Any) -> tuple[bool, list[Any]]:
     """Whether several prompts were given, and the prompts: a str or a list of ints is one.
 
@@ -117,3 +135,16 @@ def check_not_empty(texts: Sequence[Any]) -> None:
             if len(part) == 0 or (isinstance(part, str) and not part.strip()):
                 raise QkvError("text {text} of {texts} is empty: there is nothing to read", text=n + 1,
                                texts=len(texts))
+
+
+def be_silent(done: int, of: int) -> None:
+    """Nobody is told how much is done."""
+
+
+@contextmanager
+def name_row(path: Path, number: int) -> Iterator[None]:
+    """A QkvError within names the file and the line that was read."""
+    try:
+        yield
+    except QkvError as e:
+        raise QkvError("{path}:{number}: {e}", path=path, number=number, e=e) from e

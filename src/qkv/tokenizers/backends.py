@@ -391,23 +391,15 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
 def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens by name, as tokenizer_config.json or special_tokens_map.json say."""
     named = {**read_json(directory / "special_tokens_map.json"), **config}
-    found: dict[str, str] = {}
-    for role in ROLES:
-        token: object = named.get(f"{role}_token")
-        token = cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token
-        if isinstance(token, str) and token:
-            found[role] = token
-    return found
+    tokens = {role: named.get(f"{role}_token") for role in ROLES}
+    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
+    return {role: text for role, text in texts.items() if isinstance(text, str) and text}
 
 
 def _ids(directory: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
     """The special tokens by id, as the model's configs say."""
     stated = {**read_json(directory / "config.json"), **read_json(directory / "generation_config.json")}
-    found: dict[str, str] = {}
-    for role in ROLES:
-        value = stated.get(f"{role}_token_id")
-        number = cast("list[object]", value)[0] if isinstance(value, list) and value else value
-        token = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
-        if token is not None:
-            found[role] = token
-    return found
+    values = {role: stated.get(f"{role}_token_id") for role in ROLES}
+    numbers = {role: value[0] if isinstance(value, list) and value else value for role, value in values.items()}
+    tokens = {role: backend.id_to_token(n) for role, n in numbers.items() if isinstance(n, int) and n >= 0}
+    return {role: token for role, token in tokens.items() if token is not None}

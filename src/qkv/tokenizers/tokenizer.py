@@ -18,7 +18,7 @@ from qkv.tokenizers import backends, control_tokens
 from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
-UNREAD = Message("the tokenizer cannot read this text")
+UNREAD, UNDECODED = Message("the tokenizer cannot read this text"), Message("the tokenizer cannot decode these ids")
 SOURCES = "source_tokenizer"  # the folder of the source side's, where the sides number their tokens apart
 Side = Literal["source", "target"]
 
@@ -127,7 +127,7 @@ class Tokenizer:
         """
         kept = [i for i in ids if 0 <= i < self.size and (special or i not in self.special_ids)]
         if self.spelling is None:
-            with guard_panics(Message("the tokenizer cannot decode these ids")):
+            with guard_panics(UNDECODED):
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self.spelling.spell(self.lookup(i) or "") for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.spelling.lead else text

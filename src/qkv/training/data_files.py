@@ -362,7 +362,7 @@ def encode_large(splits: Splits, tokenizer: Tokenizer, *, documents: bool) -> Sp
         return splits
 
     def encode_part(text: Any) -> Mixture | None:
-        return Mixture(text.encode(tokenizer, documents=documents)) if text else None
+        return Mixture(text.encode_files(tokenizer, documents=documents)) if text else None
 
     whole, test = encode_part(splits.train), encode_part(splits.test)
     valid = None if splits.valid is splits.train else encode_part(splits.valid)

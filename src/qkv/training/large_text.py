@@ -128,7 +128,7 @@ class LargeText:
         return Message("vocabulary from {sample:.3g} MB of {all:.4g} MB, drawn evenly", sample=self.sampled_bytes / 1e6,
                        all=self.bytes / 1e6)
 
-    def encode(self, tokenizer: Tokenizer, *, documents: bool) -> tuple[Shard, ...]:
+    def encode_files(self, tokenizer: Tokenizer, *, documents: bool) -> tuple[Shard, ...]:
         """The ids of each file as a shard in the cache; with `documents` the end symbol closes what blank lines part.
 
         Raises:

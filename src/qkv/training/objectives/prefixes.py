@@ -5,7 +5,7 @@ from typing import Any
 
 from qkv.data import bucket, collate, corrupt
 from qkv.model import Model
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Ids, Objective
 from qkv.training.objectives.windows import Corruption, end_ids

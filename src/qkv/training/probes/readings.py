@@ -22,7 +22,7 @@ from qkv.lens.mask_reasons import explain_mask
 from qkv.lens.trace import Trace
 from qkv.model import Model
 from qkv.tasks.fill import fill_ids
-from qkv.tasks.special_tokens import start_ids
+from qkv.tasks.types import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.large_text import LargeText
@@ -170,13 +170,8 @@ def attention_bytes(t: Trace, part: attention_maps.AttentionPart) -> Tensor:
 def read_guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None) -> dict[str, Any]:
     """The three likeliest next tokens after each layer at each position; an encoder's count where a word is hidden."""
     found = logit_lens.guess_by_layer(t, top=3, prompt=prompt)
-    cells = [
-        [[[piece, round(p, 4)] for piece, p in zip(tokenizer.pieces(ids), chances, strict=True)]
-         for ids, chances in zip(*layer, strict=True)]
-        for layer in zip(found.ids.tolist(), found.chances.tolist(), strict=True)
-    ]
     layers = ["embed", *(str(i + 1) for i in range(len(found.names) - 1))]
-    return {"layers": layers, "used": masks or list(found.used), "cells": cells}
+    return {"layers": layers, "used": masks or list(found.used), "cells": found.list_cells(tokenizer)}
 
 
 def fill_or_label(model: Model, ids: list[int]) -> str:
@@ -192,9 +187,8 @@ def read_words(model: Model, wanted: Sequence[str]) -> Reading:
     """The vectors of words [W, D], their cosines [W, W], and the nearest tokens of each."""
     if not wanted:
         return [], {}
-    core, made = model.core, model.tokenizer
-    found = torch.stack([embeddings.word_vector(core, made, word, "source")[0] for word in wanted]).cpu()
-    near = [embeddings.find_neighbours(core, made, word, 8, side="source") for word in wanted]
+    found = torch.stack([embeddings.word_vector(model, word, "source")[0] for word in wanted]).cpu()
+    near = [embeddings.find_neighbours(model, word, 8, side="source") for word in wanted]
     rows = [{"word": word, "near": [{"text": n.piece, "cosine": round(n.cosine, 4)} for n in some]}
             for word, some in zip(wanted, near, strict=True)]
     unit = F.normalize(found, dim=-1)
