@@ -121,7 +121,7 @@ def read_splits(run: Run) -> Splits:
     splits = run.splits()
     if splits.train and splits.valid:
         return splits
-    if splits.train and run.data and not run.data.valid:
+    if splits.train and run.data and run.data.valid == 0:
         raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
     lacking = Message("validate with") if splits.train else Message("train on")
     raise QkvError("{name}: no data to {lacking}; rows with the same text are kept together, so a set of few "

@@ -22,12 +22,11 @@ from qkv.data.shards import Mixture
 from qkv.data.text_files import find_suffix
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
-from qkv.options import NOT_NEGATIVE
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training import large_text
 from qkv.training.large_text import LargeText
 from qkv.training.settings import Part
-from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits
+from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits, usual_share
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
@@ -61,15 +60,16 @@ class Data(Part):
     test_target: str = ""
     valid_file: str = ""  # of the same form as tsv, jsonl, text or messages
     test_file: str = ""
-    valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
-    test: int = 0
+    valid: float | None = None  # rows held out where no file is named: how many, or below 1 which share (usual_share)
+    test: float = 0
     apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
     on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: written to the file named next
     quarantine: str = "quarantine.jsonl"
     overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
     where = "data"
-    ranges = ((NOT_NEGATIVE, lambda n: n >= 0, ("valid", "test")),)
+    ranges = ((Message("a whole number, or a share below 1"), lambda n: 0 <= n < 1 or n == int(n) > 0,
+               ("valid", "test")),)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,12 +170,13 @@ class Data(Part):
         sets, said = self.remove_held_out(sets, held, locate_rows(files), locate_rows(reversed(apart)))
         said = (*self.note_headers(folder, [*files, *reversed(apart)]), *said)
         if test is None:
-            sets, test = self.hold_out_rows(sets, self.test)
+            sets, test = self.hold_out_rows(sets, self.test, top=True)
+        share = usual_share(sum(map(len, sets))) if valid is None and self.valid is None else 0.0
         if valid is None:
-            sets, valid = self.hold_out_rows(sets, self.valid)
+            sets, valid = self.hold_out_rows(sets, share or self.valid or 0)
         rows, notes = sets[0] if len(sets) == 1 else collect(chain.from_iterable(sets)), (*policy.notes, *said)
         if not self.weights:
-            return Splits(rows, valid, test, notes)
+            return Splits(rows, valid, test, notes, share=share)
         sizes = [len(some) for some in sets]
         if 0 in sizes:
             raise QkvError("{name}: no row is left to train on", name=files[sizes.index(0)].name)
@@ -184,7 +185,7 @@ class Data(Part):
         told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=one.name, size=size, n=n)
                 for one, size, n in zip(files, sizes, each, strict=True)]
         mixed = Message("in an epoch {told}", told=join("; ", told))
-        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
+        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes), share)
 
     def split_files(self) -> "Iterator[Data]":
         """The same data with one file of rows each."""
@@ -193,14 +194,14 @@ class Data(Part):
         kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
         return (replace(self, **{kind: name}) for name in getattr(self, kind))
 
-    def hold_out_rows(self, sets: list[Any], count: int) -> tuple[list[Any], list[Any]]:
+    def hold_out_rows(self, sets: list[Any], amount: float, *, top: bool = False) -> tuple[list[Any], list[Any]]:
         """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
         side = 1 if self.apart == "target" else 0
 
         def key(row: Any) -> str:
             return repr(row) if self.messages else row[side]
 
-        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), count)
+        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), amount, top=top)
         cuts = np.cumsum([0, *map(len, sets)])
         parts = [np.flatnonzero(chosen[a:b] == out)
                  for out in (False, True) for a, b in pairwise(cuts)]
@@ -239,9 +240,10 @@ class Data(Part):
 
         held = [*test, *valid]
         sets, said = self.remove_held_out([train], held, locate_rows("train"), locate_rows("validation", "test"))
+        share = 0.0 if valid or self.valid is not None else usual_share(len(sets[0]))
         if not valid:
-            sets, valid = self.hold_out_rows(sets, self.valid)
-        return Splits(sets[0], valid, test, (*policy.notes, *said))
+            sets, valid = self.hold_out_rows(sets, share or self.valid or 0)
+        return Splits(sets[0], valid, test, (*policy.notes, *said), share=share)
 
     def read_rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
