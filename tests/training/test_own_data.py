@@ -117,7 +117,8 @@ def test_files_say_what_they_are(
 ) -> None:
     monkeypatch.chdir(folder)
     run = recipes.configure(files[0], [*files[1:], "model.layers=2"])
-    assert run.data and replace(run.data, valid=None) == data
+    assert run.data
+    assert replace(run.data, valid=None) == data
     assert (run.objective, run.model.family, run.model.layers) == (objective, family, 2)
     assert run.name == Path(files[0]).stem
     small = recipes.configure(files[0], files[1:], smoke=True)

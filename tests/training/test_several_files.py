@@ -228,7 +228,8 @@ def test_a_short_run_of_weighted_files_reads_each_of_its_rows_once(folder: Path)
 
 def test_several_files_may_be_typed(folder: Path) -> None:
     run = recipes.configure(f"{OURS}.tsv", [f"{THEIRS}.tsv", "data.weights=[1, 4]"])
-    assert run.data and replace(run.data, valid=None) == Data(tsv=(f"{OURS}.tsv", f"{THEIRS}.tsv"), weights=(1, 4))
+    assert run.data
+    assert replace(run.data, valid=None) == Data(tsv=(f"{OURS}.tsv", f"{THEIRS}.tsv"), weights=(1, 4))
     talks = recipes.configure(f"{OURS}-talks.jsonl", [f"{THEIRS}-talks.jsonl"])
     assert talks.data == Data(messages=(f"{OURS}-talks.jsonl", f"{THEIRS}-talks.jsonl"))
     three = recipes.configure(f"{OURS}.tsv", [f"{THEIRS}.tsv", f"{OURS}-labels.tsv", "objective=pairs"])

@@ -428,8 +428,14 @@ def read_dataset(name: str, data: Mapping[str, Any], objective: str) -> Kind:
         raise QkvError("{name}: no row of data", name=name)
     kind = decide_keys([name], rows, [name], data, objective)
     if kind == "messages":
-        raise QkvError("{name}: conversations in a data set are not read; write them as JSON lines (*.jsonl)",
-                       name=name)
+        parts = {part: getattr(some, "paths", ()) for part, some in splits.items()}
+        apart = {f"{part[:5]}_file": paths for part, paths in parts.items() if part != "train"}
+        if not parts.get("train") or any(len(paths) != 1 for paths in apart.values()):
+            raise QkvError("{name}: conversations are read from Parquet files or JSON lines (*.jsonl), with one file "
+                           "each for validation and test; name them: data.messages, data.valid_file, data.test_file",
+                           name=name)
+        held = {key: str(paths[0]) for key, paths in apart.items()}
+        return Kind("chat", {"messages": [str(path) for path in parts["train"]], **held}, count)
     if isinstance(kind, str):
         return Kind("documents", {"dataset": name, "keys": [kind]}, count)
     return make_rows_kind(kind, {"dataset": name, "keys": [str(c.name) for c in kind[1]]}, count, whole=True)

@@ -1,7 +1,7 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import NAMED, find_leaks
 from qkv.data.familiar import RUN, count_familiar
 from qkv.data.json_rows import parse_object
-from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows
+from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.data.text_files import find_suffix
@@ -157,8 +157,7 @@ class Data(Part):
     def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
         files = list(self.split_files())
-        collect: Callable[[Iterable[Any]], Any] = list if self.messages else collect_rows
-        sets: list[Any] = [collect(row for _, row in one.read_rows(folder, policy)) for one in files]
+        sets: list[Any] = [collect_rows(row for _, row in one.read_rows(folder, policy)) for one in files]
         apart = [self.files_of_split(which) for which in ("test", "valid")]
         test, valid = ([row for _, row in one.read_rows(folder, policy)] if one else None for one in apart)
         held = [*(test or ()), *(valid or ())]
@@ -174,7 +173,7 @@ class Data(Part):
         share = usual_share(sum(map(len, sets))) if valid is None and self.valid is None else 0.0
         if valid is None:
             sets, valid = self.hold_out_rows(sets, share or self.valid or 0)
-        rows, notes = sets[0] if len(sets) == 1 else collect(chain.from_iterable(sets)), (*policy.notes, *said)
+        rows, notes = sets[0] if len(sets) == 1 else collect_rows(chain.from_iterable(sets)), (*policy.notes, *said)
         if not self.weights:
             return Splits(rows, valid, test, notes, share=share)
         sizes = [len(some) for some in sets]
@@ -226,17 +225,23 @@ class Data(Part):
         if "train" not in found:
             raise QkvError("data.dataset {dataset!r}: no split 'train' (found: {found})", dataset=self.dataset,
                            found=", ".join(found))
-        names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
-        rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
-                for part, name in names.items()}
-        train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
+
+        def read(part: str, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
+            return hf_datasets.read_rows(found.get(part, ()), self.keys, name=f"{self.dataset}/{part}", policy=policy)
+
+        behind = "\n\n" if self.is_text else ""
+        train, valid, test = (collect_rows((row for _, row in read(part, policy)), behind=behind) for part in PARTS)
+        if isinstance(train, MappedRows) and self.is_text:
+            parts = [spool_text(part) if part else "" for part in (train, valid, test)]
+            return Splits(parts[0], parts[1] or parts[0], parts[2], tuple(policy.notes))
         if self.is_text:
-            whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
+            whole, some, last = (behind.join(t for (t,) in part) for part in (train, valid, test))
             split = Splits(whole, some) if some else text_splits(whole, share=0.1)
             return replace(split, test=last, notes=tuple(policy.notes))
 
         def locate_rows(*parts: str) -> Placed:
-            return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
+            return ((f"{self.dataset}/{part}, row {n}", row) for part in parts
+                    for n, row in read(part, BadRowPolicy("skip")))
 
         held = [*test, *valid]
         sets, said = self.remove_held_out([train], held, locate_rows("train"), locate_rows("validation", "test"))
@@ -349,6 +354,12 @@ def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy, key: st
     return LargeText(tuple(large_text.scan_text(folder / name, key) for name in names), policy)
 
 
+def spool_text(rows: Any) -> LargeText:
+    """The texts of rows as one, on disk."""
+    rows = rows if isinstance(rows, MappedRows) else spool_rows(rows, behind="\n\n")
+    return LargeText((large_text.scan_text(rows.file),), BadRowPolicy(), rows)
+
+
 def note_sample(splits: Splits) -> Iterator[Message]:
     """The note on the part of large data that a vocabulary is made from."""
     rows = splits.train
@@ -388,7 +399,7 @@ def plain_text(path: Path, policy: BadRowPolicy, key: str = "") -> str:
 
 
 def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Talk]]:
-    """The conversation of each line, a JSON object with `messages`, and the line.
+    """The conversation of each line, a JSON object with `messages`, or of each row of Parquet; and its number.
 
     The text of a message may come in parts; they are joined.
 
@@ -396,11 +407,14 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
         QkvError: a line that is not one, a message without role or text, a part that is not text, or no answer of an
             assistant; with its line.
     """
+    if find_suffix(path) == ".parquet":
+        table = hf_datasets.open_dataset(str(path))["train"]
+        return hf_datasets.parse_rows(table, talk_of_row, name=str(path), policy=policy)
     return sources.read_rows(path, lambda text, place: talk_of(parse_object(text, place), place), policy=policy)
 
 
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
-    """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
+    """The conversation that a row holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
         found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
@@ -418,6 +432,13 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         raise QkvError("{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
                        "{found})", place=place, found=found)
     return talk
+
+
+def talk_of_row(row: Mapping[str, Any], place: str) -> Talk:
+    """The conversation of a row of a table, in which each message has the keys of all; errors as of `talk_of`."""
+    talk = [{key: value for key, value in m.items() if value is not None} if isinstance(m, dict) else m
+            for m in row.get("messages") or ()]
+    return talk_of({**row, "messages": talk}, place)
 
 
 def message_text(message: Mapping[str, Any], where: str) -> str:

@@ -72,7 +72,7 @@ class Labeller:
         """
         each = self.each
         if isinstance(pairs, MappedRows) and not self.layout.shares:
-            mapped = base.encode_mapped(self.tokenizer, pairs, self.tokenizer.encode_batch)
+            mapped: Any = base.encode_sources(self.tokenizer, pairs)
             classes = [self.known.get(name, IGNORED) for _, name in pairs]
             return ([text] for text, _ in pairs), mapped, classes, mapped.lengths[:, 0]
         texts = [self.layout.split(text, each, self.known, label) for text, label in pairs]
