@@ -511,8 +511,13 @@ def list_commands(words: Sequence[object], objectives: Sequence[str]) -> Message
 def make_rows_kind(kind: tuple[str, tuple[Column, Column]], data: dict[str, Any], rows: int, whole: bool) -> Kind:
     """The kind of rows with two sides."""
     name, (one, two) = kind
-    once = [cell for cell, count in two.counts.items() if count == 1] if name == "labels" and whole else []
-    some = ", ".join(repr(cell[:20]) for cell in once[:4])
-    notes = (Message("{count:,} labels stand in only one row each ({some}): such a label is either learnt or judged, "
-                     "not both", count=len(once), some=some),) if once else ()
+    notes = note_single_labels(two.counts) if name == "labels" and whole else ()
     return Kind(name, data, rows, whole, one.name, two.name, two.different if name == "labels" else 0, notes)
+
+
+def note_single_labels(counts: Mapping[str, int]) -> tuple[Message, ...]:
+    """The note on labels that only one row has."""
+    once = [label for label, count in counts.items() if count == 1]
+    some = ", ".join(repr(label[:20]) for label in once[:4])
+    return (Message("{count:,} labels stand in only one row each ({some}): such a label is either learnt or judged, "
+                    "not both", count=len(once), some=some),) if once else ()

@@ -10,6 +10,7 @@ import tempfile
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -119,8 +120,8 @@ def spool_rows(rows: Iterable[Any], *, behind: str = "") -> MappedRows:
         encoded_dir().mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=encoded_dir(), prefix=f"{TEMPORARY}{os.getpid()}.")
         path = Path(name)
-        keeper = weakref.finalize(ends, path.unlink, missing_ok=True)
-        with os.fdopen(number, "wb") as file:
+        with ExitStack() as undo, os.fdopen(number, "wb") as file:
+            undo.callback(path.unlink)
             for row in rows:
                 texts = list_sides(row)
                 sides, kind = len(texts), JSON if texts is not row else ""
@@ -130,10 +131,12 @@ def spool_rows(rows: Iterable[Any], *, behind: str = "") -> MappedRows:
                     file.write(raw)
                     at += len(raw)
                     ends.append(at)
+            file.flush()
+            undo.pop_all()
     except OSError as e:
         raise QkvError("{folder}: the rows cannot be written there ({e}); QKV_CACHE names another folder",
                        folder=encoded_dir(), e=e) from e
-    assert keeper.alive  # the array below refers to `ends`, and so to the file
+    weakref.finalize(ends, path.unlink, missing_ok=True)  # the array below refers to `ends`
     found = np.frombuffer(ends, dtype=np.int64)
     return MappedRows(path, kind, found, sides, sign.hexdigest(), np.arange((len(found) - 1) // sides))
 

@@ -51,7 +51,7 @@ def usual_share(rows: int) -> float:
 
     It halves only where rows double, so that a file may grow and keep its held-out rows.
     """
-    return min(0.2, 0.5 ** math.floor(math.log2(max(rows, 500) / 500)))
+    return 0.0 if rows < 5 else min(0.2, 0.5 ** math.floor(math.log2(max(rows, 500) / 500)))
 
 
 def choose_held_out(read: Callable[[], Iterable[str]], amount: float, *, top: bool = False) -> NDArray[np.bool_]:

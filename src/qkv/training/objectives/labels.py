@@ -3,6 +3,7 @@
 Similarity of two texts, and the choice among answers, make several rows of a text, which share a label.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
+from qkv.data.kind import note_single_labels
 from qkv.data.mapped_rows import MappedRows
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -122,6 +124,9 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
     who = base.identify_rows(run, rows, classes)
     notes = base.note_long_rows(lengths, context, ends=True)
+    if isinstance(splits.train, MappedRows):  # of which kind.py has seen only some
+        counts = Counter(label.strip() for part in (splits.train, splits.valid) for _, label in part)  # type: ignore[misc]
+        notes += tuple(note for note in note_single_labels(counts) if note not in run.about)
     if run.tokenizer.bpe_dropout or s.word_dropout:
         recut = augment.recut_items(run, tokenizer, list(texts), rows, context) if run.tokenizer.bpe_dropout else None
         remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
