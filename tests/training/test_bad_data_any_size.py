@@ -39,7 +39,7 @@ def write_rows(name: str, count: int = ROWS) -> list[str]:
     """A file of pairs, labels or chats by its name; its lines."""
     rows = {
         "pairs.tsv": [f"one {i} of many\teins {i}" for i in range(count)],
-        "labels.tsv": [f"text {i} is {'good' if i % 2 else 'bad'}\t{'好评' if i % 2 else '差评'}" for i in range(count)],
+        "labels.tsv": [f"text {i} is {('bad', 'good')[i % 2]}\t{'好评' if i % 2 else '差评'}" for i in range(count)],
         "chat.jsonl": [json.dumps(TALK | {"n": i}) for i in range(count)],
         "book.txt": [f"line {i} of a long book" for i in range(count)],
     }[name]

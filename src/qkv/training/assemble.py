@@ -125,8 +125,9 @@ def read_splits(run: Run) -> Splits:
         raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
     if splits.train or isinstance(splits.train, str):
         what = Message("characters") if isinstance(splits.train, str) else Message("rows")
+        count = len(splits.train) + len(splits.valid)
         raise QkvError("{name}: {count:,} {what} are too few to hold some out for validation; give more, or a file to "
-                       "validate with: data.valid_file=FILE", name=run.name, count=len(splits.train) + len(splits.valid), what=what)
+                       "validate with: data.valid_file=FILE", name=run.name, count=count, what=what)
     raise QkvError("{name}: no data to train on; rows with the same text are kept together, so a set of few different "
                    "texts needs a file to validate with: data.valid_file=FILE", name=run.name)
 

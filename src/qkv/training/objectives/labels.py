@@ -14,7 +14,7 @@ import torch
 
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
-from qkv.data.kind import note_single_labels
+from qkv.data.columns import note_single_labels
 from qkv.data.mapped_rows import MappedRows
 from qkv.errors import QkvError
 from qkv.messages import Message
