@@ -89,8 +89,10 @@ class MappedRows(Sequence[Any]):
     @property
     def identity(self) -> str:
         """The SHA-256 of what the rows hold."""
-        own = self.sha256.encode() + self.ends.tobytes() + self.chosen.tobytes()
-        return hashlib.sha256(own).hexdigest()
+        sign = hashlib.sha256(self.sha256.encode())
+        sign.update(self.ends)  # type: ignore[arg-type]
+        sign.update(self.chosen)  # type: ignore[arg-type]
+        return sign.hexdigest()
 
 
 def collect_rows(rows: Iterable[Any], *, behind: str = "") -> "list[Any] | MappedRows":
