@@ -262,8 +262,8 @@ class Data(Part):
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
     def remove_held_out(
-        self, sets: list[list[Any]], held: Sequence[Any], train: Placed, apart: Placed
-    ) -> tuple[list[list[Any]], tuple[Message, ...]]:
+        self, sets: list[Any], held: Sequence[Any], train: Placed, apart: Placed
+    ) -> tuple[list[Any], tuple[Message, ...]]:
         """The training rows that are not held out too, or all of them if `overlap` says so; and the notes.
 
         `train` and `apart` are the rows of both with their places; they are read only if there is something to report.
