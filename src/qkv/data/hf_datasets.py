@@ -139,11 +139,11 @@ def read_rows(
     features = getattr(table, "features", None) or {}
     classes = {key: dict(enumerate(names)) for key in keys if (names := getattr(features.get(key), "names", None))}
 
-    def parse(row: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    def parse_row(row: Mapping[str, Any], place: str) -> tuple[str, ...]:
         named = {key: names.get(row[key]) for key, names in classes.items()}  # -1 means no label
         return get_texts({**row, **named}, keys, place)
 
-    return parse_rows(table, parse, name=name, policy=policy)
+    return parse_rows(table, parse_row, name=name, policy=policy)
 
 
 def parse_rows(

@@ -226,11 +226,12 @@ class Data(Part):
             raise QkvError("data.dataset {dataset!r}: no split 'train' (found: {found})", dataset=self.dataset,
                            found=", ".join(found))
 
-        def read(part: str, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
+        def read_part(part: str, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
             return hf_datasets.read_rows(found.get(part, ()), self.keys, name=f"{self.dataset}/{part}", policy=policy)
 
         behind = "\n\n" if self.is_text else ""
-        train, valid, test = (collect_rows((row for _, row in read(part, policy)), behind=behind) for part in PARTS)
+        each = ((row for _, row in read_part(part, policy)) for part in PARTS)
+        train, valid, test = (collect_rows(rows, behind=behind) for rows in each)
         if isinstance(train, MappedRows) and self.is_text:
             parts = [spool_text(part) if part else "" for part in (train, valid, test)]
             return Splits(parts[0], parts[1] or parts[0], parts[2], tuple(policy.notes))
@@ -241,7 +242,7 @@ class Data(Part):
 
         def locate_rows(*parts: str) -> Placed:
             return ((f"{self.dataset}/{part}, row {n}", row) for part in parts
-                    for n, row in read(part, BadRowPolicy("skip")))
+                    for n, row in read_part(part, BadRowPolicy("skip")))
 
         held = [*test, *valid]
         sets, said = self.remove_held_out([train], held, locate_rows("train"), locate_rows("validation", "test"))

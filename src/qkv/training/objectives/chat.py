@@ -31,11 +31,11 @@ def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     def encode_talks(talks: Any) -> Sequence[Row]:
         numbers, how = count(1), f"chat {tokenizer.config.get('chat_template')} {tokenizer.roles}"
 
-        def encode(some: Sequence[Talk]) -> list[Row]:
+        def encode_some(some: Sequence[Talk]) -> list[Row]:
             found = [encode_talk(tokenizer, talk, n) for talk, n in zip(some, numbers, strict=False)]
             return [(ids, [max(label, -1) + 1 for label in labels]) for ids, labels in found]
 
-        return base.encode_sides(tokenizer, talks, encode, sides=2, how=how)
+        return base.encode_sides(tokenizer, talks, encode_some, sides=2, how=how)
 
     rows = encode_talks(splits.train)
     cut = int((base.measure_sides(rows)[:, 0] > context).sum())
