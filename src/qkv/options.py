@@ -100,7 +100,10 @@ def validate(where: str, options: Any) -> None:
     for key, kind in typing.get_type_hints(type(options)).items():
         value, wanted = getattr(options, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
         origin = typing.get_origin(kind)
-        if origin is tuple:
+        if origin in (typing.Union, types.UnionType):
+            if not isinstance(value, numbers.Real | None):
+                coerce(kind, value, f"{where}.{key}")
+        elif origin is tuple:
             value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
             object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
         elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):

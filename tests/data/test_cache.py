@@ -21,12 +21,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def read_ids(texts: list[str]) -> list[list[int]]:
-    return [list(text.encode()) for text in texts]
+def encode_texts(rows: list[tuple[str, ...]]) -> list[list[list[int]]]:
+    return [[list(text.encode()) for text in row] for row in rows]
 
 
 def encode(rows: MappedRows) -> MappedRows:
-    return encode_rows(rows, [read_ids, read_ids], vocabulary=256, maker="bytes")
+    return encode_rows(rows, encode_texts, sides=2, vocabulary=256, maker="bytes")
 
 
 def on_disk() -> MappedRows:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from qkv import cli
-from qkv.data import hf_datasets, kind
+from qkv.data import columns, hf_datasets
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.kind import find_kind, sample_lines
+from qkv.data.formats import sample_lines
+from qkv.data.kind import find_kind
 from qkv.data.sources import read_document, read_tsv_rows
 from qkv.errors import QkvError
 from qkv.training import recipes
@@ -295,7 +296,7 @@ def test_the_first_line_says_it_in_both_languages(capsys: pytest.CaptureFixture[
 
 
 def test_without_the_count_of_labels_these_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kind.Column, "is_label", False)
+    monkeypatch.setattr(columns.Column, "is_label", False)
     name, text, _, _ = CASES[0]
     with pytest.raises(QkvError):
         find_kind([put(name, text)], {})

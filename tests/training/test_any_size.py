@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.data import hf_datasets, shards
 from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.cache import list_entries
 from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
@@ -166,16 +168,79 @@ def test_rows_on_disk_give_the_batches_of_rows_in_memory(
     words = [*words, "tokenizer.kind=bpe", "tokenizer.size=300", "data.valid=20"]
     kept: Any = open_run("rows.tsv", *words)
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
-    mapped: Any = open_run("rows.tsv", *words)
+    compare_batches(kept, open_run("rows.tsv", *words))
+
+
+def compare_batches(kept: Any, mapped: Any) -> None:
+    """The rows are on disk, as are their ids, and give the same batches."""
     assert isinstance(mapped.splits.train, MappedRows)
+    assert mapped.plan.identity["sha256"] in [shards.read_shard(one.folder).index["sha256"] for one in list_entries()]
     assert list(mapped.splits.train) == list(kept.splits.train)
     assert mapped.splits.valid == kept.splits.valid
+    assert mapped.plan.notes == kept.plan.notes
     for epoch in (0, 3):
         one, two = list_batches(kept, epoch), list_batches(mapped, epoch)
         assert len(one) == len(two)
         for a, b in zip(one, two, strict=True):
             assert a.keys() == b.keys()
             assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def write_talks(path: Path) -> list[dict[str, Any]]:
+    talks: list[dict[str, Any]] = []
+    for i in range(150):
+        said = " ".join(WORDS[: 1 + i % 9])
+        turns = [{"role": "user", "content": f"{said} {i}?"}, {"role": "assistant", "content": f"{said} 雨"}]
+        talks.append({"messages": turns * (1 + i % 3)})
+    path.write_text("".join(json.dumps(talk, ensure_ascii=False) + "\n" for talk in talks), encoding="utf-8")
+    return talks
+
+
+@pytest.mark.parametrize("words", [[], ["data.weights=[2.5]"], ["model.context=12", "objective=chat"]])
+def test_chats_on_disk_give_the_batches_of_chats_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    write_talks(folder / "talks.jsonl")
+    words = [*words, "tokenizer.kind=char", "tokenizer.size=100"]
+    kept = open_run("talks.jsonl", *words)
+    monkeypatch.setattr("qkv.data.mapped_rows.HEAVY", 5000)
+    compare_batches(kept, open_run("talks.jsonl", *words))
+
+
+def test_chats_in_parquet_are_those_of_json_lines(folder: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    talks = write_talks(folder / "talks.jsonl")
+    talks[3]["messages"][0]["name"] = "Ann"  # a key that the others lack
+    parquet.write_table(arrow.Table.from_pylist(talks), folder / "talks.parquet")
+    rows = {str(talk): talk for talk in open_run("talks.jsonl").splits.train}
+    assert len(rows.keys() & {str(talk) for talk in open_run("talks.parquet").splits.train}) >= len(rows) - 1
+    (folder / "d").mkdir()
+    for part, some in (("train", talks[:120]), ("validation", talks[120:])):
+        parquet.write_table(arrow.Table.from_pylist(some), folder / f"d/{part}-0.parquet")
+    assert [len(part) for part in (open_run("d").splits.train, open_run("d").splits.valid)] == [120, 30]
+    talks[7]["messages"] = []
+    parquet.write_table(arrow.Table.from_pylist(talks), folder / "bad.parquet")
+    with pytest.raises(QkvError, match=r"bad\.parquet, row 7: messages"):
+        open_run("bad.parquet")
+
+
+@pytest.mark.parametrize("keys", [["source", "target"], ["source"]])
+def test_a_data_set_on_disk_gives_what_one_in_memory_gives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, keys: list[str]
+) -> None:
+    rows = [{"source": f"{' '.join(WORDS[: 1 + i % 9])} {i}", "target": f"雨 {i}"} for i in range(400)]
+    monkeypatch.setattr(hf_datasets, "open_dataset", lambda _: {"train": rows})
+    words = ["data.dataset=some", f"data.keys={json.dumps(keys)}", "tokenizer.kind=char", "tokenizer.size=100"]
+    (folder / "x.toml").write_text("# all is typed\n", encoding="utf-8")
+    kept: Any = open_run("x.toml", *words)
+    monkeypatch.setattr("qkv.data.mapped_rows.HEAVY", 5000)
+    mapped: Any = open_run("x.toml", *words)
+    if len(keys) == 2:
+        return compare_batches(kept, mapped)
+    assert isinstance(mapped.splits.train, Mixture)
+    text = tokenizer_for(mapped.model).encode("".join(f"{row['source']}\n\n" for row in rows), special=False)
+    assert join_ids(mapped.splits.train) + join_ids(mapped.splits.valid) == text
+    return None
 
 
 def test_several_files_of_many_rows_are_mixed_by_weight(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

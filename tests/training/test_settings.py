@@ -34,7 +34,7 @@ from qkv.training.shape import Shape
     (lambda: Settings(lora={"rank": 4}), r"training\.lora: found \{'rank': 4\}, expected Lora"),
     (lambda: Settings(eps=0), r"training\.eps: found 0, expected a number above 0"),
     (lambda: Data(tsv=5), r"data\.tsv: found 5, expected text or a list"),
-    (lambda: Data(tsv="a.tsv", valid="5"), r"data\.valid: found '5', expected a whole number"),
+    (lambda: Data(tsv="a.tsv", valid="5"), r"data\.valid: found '5', expected a number"),
 ])  # fmt: skip
 def test_a_value_that_a_field_cannot_have_is_refused(made: Callable[[], Any], message: str) -> None:
     with pytest.raises(QkvError, match=message):

@@ -38,7 +38,8 @@ class Buckets:
         if not len(kept):
             raise QkvError("no pairs to batch: {sides} given, {dropped} longer than {longest}", sides=len(sides),
                            dropped=self.dropped, longest=longest)
-        cells = -(-np.maximum(sides[kept], 1) // multiple) * multiple  # N 2
+        cells = sides[kept].astype(np.int32)  # N 2
+        cells += (multiple - 1) - (np.maximum(cells, 1, out=cells) - 1) % multiple
         worst = int(cells.max(1).argmax())
         if cells[worst].max() > tokens:
             s, t = sides[kept[worst]]
@@ -86,15 +87,20 @@ class Buckets:
         return float(sum(self._lengths[items].sum() for items in self._items) / padded)
 
 
-def choose_boxes(cells: NDArray[np.int64], most: int) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
+def choose_boxes(cells: NDArray[np.integer], most: int) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
     """At most `most` boxes (S, T), each with the items of `cells` [N 2] in it: greedy merging, then the best box."""
-    kinds, where = np.unique(cells, axis=0, return_inverse=True)
-    boxes, counts = np.unique(cells, axis=0, return_counts=True)
-    grain = 1
+    wide = int(cells.max()) + 1  # a cell is one number here, as sorting pairs takes several times the memory
+    keys = cells[:, 0].astype(np.int64) * wide + cells[:, 1]
+    numbers = np.unique(keys)
+    where = np.searchsorted(numbers, keys)
+    each = np.bincount(where)
+    kinds = np.stack(np.divmod(numbers, wide), 1)
+    boxes, counts, grain = kinds.copy(), each, 1
     while len(boxes) > CELLS:
         grain *= 2
-        coarse = np.minimum(-(-cells // grain) * grain, kinds.max(0))
-        boxes, counts = np.unique(coarse, axis=0, return_counts=True)
+        coarse = np.minimum(-(-kinds // grain) * grain, kinds.max(0))
+        boxes, group = np.unique(coarse, axis=0, return_inverse=True)
+        counts = np.bincount(group.ravel(), each).astype(np.int64)
     while len(boxes) > max(most, 1):
         joined = np.maximum(boxes[:, None], boxes[None])  # C C 2
         own = counts * boxes.sum(1)
@@ -106,5 +112,5 @@ def choose_boxes(cells: NDArray[np.int64], most: int) -> list[tuple[tuple[int, i
         boxes, counts = np.delete(boxes, b, 0), np.delete(counts, b)
     holds = (kinds[:, None] <= boxes[None]).all(2)  # kinds boxes
     best = np.where(holds, boxes.sum(1), np.iinfo(np.int64).max).argmin(1)
-    found = [(box, np.flatnonzero(best[where.ravel()] == i)) for i, box in enumerate(boxes.tolist())]
+    found = [(box, np.flatnonzero(best[where] == i)) for i, box in enumerate(boxes.tolist())]
     return [((box[0], box[1]), items) for box, items in found if len(items)]

@@ -13,8 +13,8 @@ from typing import Literal
 from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
 from qkv.data.encodings import count_scripts, describe_encoding
+from qkv.data.formats import find_format
 from qkv.data.json_rows import get_texts, parse_object
-from qkv.data.kind import find_format
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, find_suffix, open_text, read_raw_lines
 from qkv.errors import QkvError

@@ -5,12 +5,12 @@ Whatever gives mappings, row after row, will do. Next: sources.py, which reads f
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.json_rows import get_texts
@@ -19,6 +19,7 @@ from qkv.errors import QkvError
 
 SAVED = ("dataset_dict.json", "dataset_info.json")  # one of them is where `save_to_disk` wrote
 Table = Iterable[Mapping[str, Any]]
+T = TypeVar("T")
 
 
 def open_dataset(name: str) -> Mapping[str, Table]:
@@ -59,7 +60,7 @@ class ParquetFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         parquet: Any = import_module("pyarrow.parquet")
-        self.files = [parquet.ParquetFile(path) for path in paths]
+        self.paths, self.files = paths, [parquet.ParquetFile(path) for path in paths]
         known = (self.files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
         features = json.loads(known).get("info", {}).get("features", {})
         self.features = {key: SimpleNamespace(names=value.get("names"))
@@ -135,12 +136,24 @@ def read_rows(
     Raises:
         QkvError: a row without such a key (with the nearest), or with something other than text there, or none.
     """
-    policy, features = policy or BadRowPolicy(), getattr(table, "features", None) or {}
-    classes = {key: names for key in keys if (names := getattr(features.get(key), "names", None))}
+    features = getattr(table, "features", None) or {}
+    classes = {key: dict(enumerate(names)) for key in keys if (names := getattr(features.get(key), "names", None))}
+
+    def parse_row(row: Mapping[str, Any], place: str) -> tuple[str, ...]:
+        named = {key: names.get(row[key]) for key, names in classes.items()}  # -1 means no label
+        return get_texts({**row, **named}, keys, place)
+
+    return parse_rows(table, parse_row, name=name, policy=policy)
+
+
+def parse_rows(
+    table: Table, parse: Callable[[Mapping[str, Any], str], T], *, name: str, policy: BadRowPolicy | None
+) -> Iterator[tuple[int, T]]:
+    """What `parse(row, "name, row N")` makes of each row, and its number; it raises on a bad one."""
+    policy = policy or BadRowPolicy()
     for number, row in enumerate(table):
-        named = {key: dict(enumerate(names)).get(row[key]) for key, names in classes.items()}  # -1 means no label
         try:
-            found = get_texts({**row, **named}, keys, f"{name}, row {number}")
+            found = parse(row, f"{name}, row {number}")
         except QkvError as error:  # a quarantine keeps the row as a line of JSON
             raw = json.dumps(dict(row), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
             policy.refuse(error, (Path(name), Line(number, raw, 0, b"", len(raw))))

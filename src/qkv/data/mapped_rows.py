@@ -1,16 +1,18 @@
-"""Rows of texts or of ids on disk, read through the page cache: millions of pairs train in the memory of a batch.
+"""Rows of texts, ids or messages on disk, read through the page cache: millions train in the memory of a batch.
 
 Texts lie in a file that goes when this process no longer needs it; their ids in the cache. Next: cache.py.
 """
 
 import hashlib
+import json
 import os
 import tempfile
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,6 +25,8 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 
 LARGE = 50_000  # rows that are not held in memory
+HEAVY = 8_000_000  # characters of rows that are not
+JSON = "json"  # in the place of a type: the row is what the one text of it says
 CHUNK = 1 << 14  # rows that are read, or encoded by all cores, at a time
 VERSION = 1  # of what is in the cache
 TEMPORARY = "rows."  # begins the names of files that a process needs for itself
@@ -30,13 +34,13 @@ TEMPORARY = "rows."  # begins the names of files that a process needs for itself
 
 @dataclass(frozen=True)
 class MappedRows(Sequence[Any]):
-    """Rows of as many texts each, or of lists of ids: those `chosen` in one file, mapped at each call.
+    """Rows of as many texts each, of lists of ids or of messages: those `chosen` in one file, mapped at each call.
 
     Side s of row n lies from ends[n * sides + s] to the next end.
     """
 
     file: Path
-    dtype: str  # of ids; empty: UTF-8 text
+    dtype: str  # of ids; empty: UTF-8 text; JSON: a list of messages
     ends: NDArray[np.int64]
     sides: int
     sha256: str  # of what is in the file
@@ -59,13 +63,14 @@ class MappedRows(Sequence[Any]):
 
     def take(self, numbers: Sequence[int]) -> list[Any]:
         """Some rows, each a tuple of its sides."""
-        data = np.asarray(np.memmap(self.file, dtype=self.dtype or "u1", mode="r"))
+        texts = self.dtype in ("", JSON)
+        data = np.asarray(np.memmap(self.file, dtype="u1" if texts else self.dtype, mode="r"))
         places = self.chosen[np.asarray(numbers, dtype=np.int64)][:, None] * self.sides + np.arange(self.sides + 1)
         found: list[Any] = []
         for places_of_row in self.ends[places].tolist():
             parts = (data[a:b] for a, b in pairwise(places_of_row))
-            texts = (part.tobytes().decode("utf-8") if not self.dtype else part.tolist() for part in parts)
-            found.append(tuple(texts))
+            row = tuple(part.tobytes().decode("utf-8") if texts else part.tolist() for part in parts)
+            found.append(tuple(json.loads(row[0])) if self.dtype == JSON else row)
         return found
 
     def select(self, index: NDArray[np.int64]) -> "MappedRows":
@@ -84,45 +89,58 @@ class MappedRows(Sequence[Any]):
     @property
     def identity(self) -> str:
         """The SHA-256 of what the rows hold."""
-        own = self.sha256.encode() + self.ends.tobytes() + self.chosen.tobytes()
-        return hashlib.sha256(own).hexdigest()
+        sign = hashlib.sha256(self.sha256.encode())
+        sign.update(self.ends)  # type: ignore[arg-type]
+        sign.update(self.chosen)  # type: ignore[arg-type]
+        return sign.hexdigest()
 
 
-def collect_rows(rows: Iterable[tuple[str, ...]]) -> "list[tuple[str, ...]] | MappedRows":
-    """Rows as a list, or on disk where they are many."""
-    each = iter(rows)
-    first = list(islice(each, LARGE))
-    more = next(each, None)
-    return first if more is None else spool_rows(chain(first, (more,), each))
+def collect_rows(rows: Iterable[Any], *, behind: str = "") -> "list[Any] | MappedRows":
+    """Rows, of texts or of messages, as a list, or as `spool_rows` where they are many or long."""
+    each, first, size = iter(rows), list[Any](), 0
+    for row in each:
+        first.append(row)
+        size += sum(map(len, list_sides(row)))
+        if len(first) > LARGE or size > HEAVY:
+            return spool_rows(chain(first, each), behind=behind)
+    return first
 
 
-def spool_rows(rows: Iterable[tuple[str, ...]]) -> MappedRows:
-    """Rows of texts in a file of their own, which is removed with the last of them.
+def list_sides(row: Any) -> Sequence[str]:
+    """The texts of a row; messages are one, in JSON."""
+    return (json.dumps(row, ensure_ascii=False),) if isinstance(row[0], dict) else row
+
+
+def spool_rows(rows: Iterable[Any], *, behind: str = "") -> MappedRows:
+    """Rows in a file of their own, which is removed with the last of them; `behind` is written after each text.
 
     Raises:
         QkvError: the file cannot be written.
     """
-    sign, ends, sides, at = hashlib.sha256(), array("q", [0]), 1, 0
+    sign, ends, sides, at, kind = hashlib.sha256(), array("q", [0]), 1, 0, ""
     try:
         encoded_dir().mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=encoded_dir(), prefix=f"{TEMPORARY}{os.getpid()}.")
         path = Path(name)
-        keeper = weakref.finalize(ends, path.unlink, missing_ok=True)
-        with os.fdopen(number, "wb") as file:
+        with ExitStack() as undo, os.fdopen(number, "wb") as file:
+            undo.callback(path.unlink)
             for row in rows:
-                sides = len(row)
-                for text in row:
-                    raw = text.encode("utf-8")
+                texts = list_sides(row)
+                sides, kind = len(texts), JSON if texts is not row else ""
+                for text in texts:
+                    raw = (text + behind).encode("utf-8")
                     sign.update(raw)
                     file.write(raw)
                     at += len(raw)
                     ends.append(at)
+            file.flush()
+            undo.pop_all()
     except OSError as e:
         raise QkvError("{folder}: the rows cannot be written there ({e}); QKV_CACHE names another folder",
                        folder=encoded_dir(), e=e) from e
-    assert keeper.alive  # the array below refers to `ends`, and so to the file
+    weakref.finalize(ends, path.unlink, missing_ok=True)  # the array below refers to `ends`
     found = np.frombuffer(ends, dtype=np.int64)
-    return MappedRows(path, "", found, sides, sign.hexdigest(), np.arange((len(found) - 1) // sides))
+    return MappedRows(path, kind, found, sides, sign.hexdigest(), np.arange((len(found) - 1) // sides))
 
 
 def select_rows(rows: Any, index: NDArray[np.int64]) -> Any:
@@ -131,21 +149,19 @@ def select_rows(rows: Any, index: NDArray[np.int64]) -> Any:
 
 
 def encode_rows(
-    rows: MappedRows, encoders: Sequence[Callable[[list[str]], list[list[int]]]], *, vocabulary: int, maker: str
+    rows: MappedRows, encode: Callable[[list[Any]], list[Any]], *, sides: int, vocabulary: int, maker: str
 ) -> MappedRows:
-    """The ids of rows, from the cache or made now; side s by `encoders[s]`, and sides without one are left out.
+    """What `encode` makes of rows, so many lists of ids of each, from the cache or made now.
 
-    `maker` identifies the tokenizer.
+    `maker` identifies the tokenizer and the way.
     """
-    sides, ends = len(encoders), array("q", [0])
+    ends = array("q", [0])
     name = hashlib.sha256(f"{VERSION} {rows.identity} {sides} {maker}".encode()).hexdigest()[:32]
 
     def encode_chunks() -> Iterator[list[int]]:
         for at in range(0, len(rows), CHUNK):
             tell_progress(Message("encoding rows"), at, len(rows))
-            some = rows.take(range(at, min(at + CHUNK, len(rows))))
-            each = [encode([row[side] for row in some]) for side, encode in enumerate(encoders)]
-            flat = list(chain.from_iterable(zip(*each, strict=True)))
+            flat = list(chain.from_iterable(encode(rows.take(range(at, min(at + CHUNK, len(rows)))))))
             for ids in flat:
                 ends.append(ends[-1] + len(ids))
             yield list(chain.from_iterable(flat))

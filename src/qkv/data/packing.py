@@ -1,7 +1,7 @@
 """Language-model text as rows of one length: random windows of a long text, or whole documents packed side by side."""
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,25 +29,41 @@ def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, s
 
 
 def pack_documents(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
-    """Documents packed into rows, longest first, each where it fits best: ids and numbers, both [rows, length].
+    """Documents packed into rows as `lay_documents` says: ids and numbers, both [rows, length].
 
     Padding has document number -1. A document longer than a row continues in the next one under the same number.
     """
-    parts = [(i, list(d[at : at + length])) for i, d in enumerate(documents) for at in range(0, len(d), length)]
-    parts.sort(key=lambda part: -len(part[1]))
-    content: list[list[tuple[int, list[int]]]] = []
+    return fill_rows(lay_documents([len(d) for d in documents], length), documents, length, pad=pad)
+
+
+def lay_documents(lengths: Sequence[int], length: int) -> list[list[tuple[int, int]]]:
+    """Which documents are in each row, longest first, each where it fits best: (its number, where its part begins)."""
+    parts = [(i, at) for i, size in enumerate(lengths) for at in range(0, size, length)]
+    parts.sort(key=lambda part: -min(length, lengths[part[0]] - part[1]))
+    content: list[list[tuple[int, int]]] = []
     room: list[tuple[int, int]] = []  # (free places, row), sorted
-    for part in parts:
-        at = bisect_left(room, (len(part[1]), -1))
+    for number, start in parts:
+        size = min(length, lengths[number] - start)
+        at = bisect_left(room, (size, -1))
         free, row = room.pop(at) if at < len(room) else (length, len(content))
         if row == len(content):
             content.append([])
-        content[row].append(part)
-        insort(room, (free - len(part[1]), row))
-    ids = torch.full((len(content), length), pad, dtype=torch.long)
-    numbers = torch.full((len(content), length), -1, dtype=torch.long)
-    for row, held in enumerate(content):
-        flat = [(token, number) for number, tokens in held for token in tokens]
-        both = torch.tensor(flat, dtype=torch.long)  # T 2
-        ids[row, : len(flat)], numbers[row, : len(flat)] = both[:, 0], both[:, 1]
+        content[row].append((number, start))
+        insort(room, (free - size, row))
+    return content
+
+
+def fill_rows(
+    laid: Sequence[Sequence[tuple[int, int]]], documents: Mapping[int, Sequence[int]] | Sequence[Sequence[int]],
+    length: int, *, pad: int,
+) -> tuple[Tensor, Tensor]:
+    """The rows of `lay_documents` with the ids of their documents in them, and the documents' numbers."""
+    ids = torch.full((len(laid), length), pad, dtype=torch.long)
+    numbers = torch.full((len(laid), length), -1, dtype=torch.long)
+    for row, parts in enumerate(laid):
+        at = 0
+        for number, start in parts:
+            part = torch.tensor(documents[number][start : start + length], dtype=torch.long)
+            ids[row, at : at + len(part)], numbers[row, at : at + len(part)] = part, number
+            at += len(part)
     return ids, numbers

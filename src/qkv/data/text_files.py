@@ -7,6 +7,7 @@ import bz2
 import codecs
 import gzip
 import io
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -153,9 +154,10 @@ def read_raw_lines(path: Path) -> Iterator[Line]:
     """The lines of a text file one after another, in the memory of one line.
 
     Raises:
-        QkvError: see `open_text`.
+        QkvError: see `open_text`; or at its end, the file changed meanwhile.
     """
     with open_text(path) as file:
+        begun = identify_state(path)
         offset, number = file.tell() if file.seekable() else 0, 0
         while raw := file.readline(LONGEST):
             number += 1
@@ -168,6 +170,15 @@ def read_raw_lines(path: Path) -> Iterator[Line]:
             kept = raw.removesuffix(end) if size == len(raw) else raw[:1000]
             yield Line(number, kept, offset, end, size - len(end))
             offset += size
+    if identify_state(path) != begun:
+        raise QkvError("{path}: the file changed while it was read; nothing was kept, so start again when it is "
+                       "complete", path=path)
+
+
+def identify_state(path: Path) -> tuple[int, int] | None:
+    """The size of a file and when it was written; of what is no file, such as a pipe, nothing."""
+    found = Path(path).stat()
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def decode_line(path: Path, line: Line) -> str:

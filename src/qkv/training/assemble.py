@@ -120,11 +120,15 @@ def read_splits(run: Run) -> Splits:
     splits = run.splits()
     if splits.train and splits.valid:
         return splits
-    if splits.train and run.data and not run.data.valid:
+    if splits.train and run.data and run.data.valid == 0:
         raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
-    lacking = Message("validate with") if splits.train else Message("train on")
-    raise QkvError("{name}: no data to {lacking}; rows with the same text are kept together, so a set of few "
-                   "different texts needs a file for each purpose", name=run.name, lacking=lacking)
+    if splits.train or isinstance(splits.train, str):
+        what = Message("characters") if isinstance(splits.train, str) else Message("rows")
+        count = len(splits.train) + len(splits.valid)
+        raise QkvError("{name}: {count:,} {what} are too few to hold some out for validation; give more, or a file to "
+                       "validate with: data.valid_file=FILE", name=run.name, count=count, what=what)
+    raise QkvError("{name}: no data to train on; rows with the same text are kept together, so a set of few different "
+                   "texts needs a file to validate with: data.valid_file=FILE", name=run.name)
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:

@@ -1,7 +1,7 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -16,18 +16,17 @@ from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import NAMED, find_leaks
 from qkv.data.familiar import RUN, count_familiar
 from qkv.data.json_rows import parse_object
-from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows
+from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK
 from qkv.data.shards import Mixture
 from qkv.data.text_files import find_suffix
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
-from qkv.options import NOT_NEGATIVE
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training import large_text
 from qkv.training.large_text import LargeText
 from qkv.training.settings import Part
-from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits
+from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits, usual_share
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
@@ -61,15 +60,16 @@ class Data(Part):
     test_target: str = ""
     valid_file: str = ""  # of the same form as tsv, jsonl, text or messages
     test_file: str = ""
-    valid: int = 500  # pairs held out where no file is named; of a text it is always the last tenth
-    test: int = 0
+    valid: float | None = None  # rows held out where no file is named: how many, or below 1 which share (usual_share)
+    test: float = 0
     apart: Literal["source", "target"] = "source"  # no held-out text of this side occurs in training
     on_bad_row: Literal["error", "skip", "quarantine"] = "error"  # quarantine: written to the file named next
     quarantine: str = "quarantine.jsonl"
     overlap: Literal["error", "drop", "keep"] = "error"  # held-out pairs in the training files; drop: not trained on
 
     where = "data"
-    ranges = ((NOT_NEGATIVE, lambda n: n >= 0, ("valid", "test")),)
+    ranges = ((Message("a whole number, or a share below 1"), lambda n: 0 <= n < 1 or n == int(n) > 0,
+               ("valid", "test")),)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,8 +157,7 @@ class Data(Part):
     def read_row_files(self, folder: Path, policy: BadRowPolicy) -> Splits:
         """Pairs or conversations; some are held out by their hash where no file is named, with all their copies."""
         files = list(self.split_files())
-        collect: Callable[[Iterable[Any]], Any] = list if self.messages else collect_rows
-        sets: list[Any] = [collect(row for _, row in one.read_rows(folder, policy)) for one in files]
+        sets: list[Any] = [collect_rows(row for _, row in one.read_rows(folder, policy)) for one in files]
         apart = [self.files_of_split(which) for which in ("test", "valid")]
         test, valid = ([row for _, row in one.read_rows(folder, policy)] if one else None for one in apart)
         held = [*(test or ()), *(valid or ())]
@@ -170,12 +169,13 @@ class Data(Part):
         sets, said = self.remove_held_out(sets, held, locate_rows(files), locate_rows(reversed(apart)))
         said = (*self.note_headers(folder, [*files, *reversed(apart)]), *said)
         if test is None:
-            sets, test = self.hold_out_rows(sets, self.test)
+            sets, test = self.hold_out_rows(sets, self.test, top=True)
+        share = usual_share(sum(map(len, sets))) if valid is None and self.valid is None else 0.0
         if valid is None:
-            sets, valid = self.hold_out_rows(sets, self.valid)
-        rows, notes = sets[0] if len(sets) == 1 else collect(chain.from_iterable(sets)), (*policy.notes, *said)
+            sets, valid = self.hold_out_rows(sets, share or self.valid or 0)
+        rows, notes = sets[0] if len(sets) == 1 else collect_rows(chain.from_iterable(sets)), (*policy.notes, *said)
         if not self.weights:
-            return Splits(rows, valid, test, notes)
+            return Splits(rows, valid, test, notes, share=share)
         sizes = [len(some) for some in sets]
         if 0 in sizes:
             raise QkvError("{name}: no row is left to train on", name=files[sizes.index(0)].name)
@@ -184,7 +184,7 @@ class Data(Part):
         told = [Message("{name}: {size:,} rows, each {n:.3g} times", name=one.name, size=size, n=n)
                 for one, size, n in zip(files, sizes, each, strict=True)]
         mixed = Message("in an epoch {told}", told=join("; ", told))
-        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes))
+        return Splits(rows, valid, test, (*notes, mixed), np.repeat(each, sizes), share)
 
     def split_files(self) -> "Iterator[Data]":
         """The same data with one file of rows each."""
@@ -193,14 +193,14 @@ class Data(Part):
         kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
         return (replace(self, **{kind: name}) for name in getattr(self, kind))
 
-    def hold_out_rows(self, sets: list[Any], count: int) -> tuple[list[Any], list[Any]]:
+    def hold_out_rows(self, sets: list[Any], amount: float, *, top: bool = False) -> tuple[list[Any], list[Any]]:
         """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
         side = 1 if self.apart == "target" else 0
 
         def key(row: Any) -> str:
             return repr(row) if self.messages else row[side]
 
-        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), count)
+        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), amount, top=top)
         cuts = np.cumsum([0, *map(len, sets)])
         parts = [np.flatnonzero(chosen[a:b] == out)
                  for out in (False, True) for a, b in pairwise(cuts)]
@@ -225,23 +225,31 @@ class Data(Part):
         if "train" not in found:
             raise QkvError("data.dataset {dataset!r}: no split 'train' (found: {found})", dataset=self.dataset,
                            found=", ".join(found))
-        names = {part: f"{self.dataset}/{part}" for part in PARTS if part in found}
-        rows = {part: list(hf_datasets.read_rows(found[part], self.keys, name=name, policy=policy))
-                for part, name in names.items()}
-        train, valid, test = ([row for _, row in rows.get(part, ())] for part in PARTS)
+
+        def read_part(part: str, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
+            return hf_datasets.read_rows(found.get(part, ()), self.keys, name=f"{self.dataset}/{part}", policy=policy)
+
+        behind = "\n\n" if self.is_text else ""
+        each = ((row for _, row in read_part(part, policy)) for part in PARTS)
+        train, valid, test = (collect_rows(rows, behind=behind) for rows in each)
+        if isinstance(train, MappedRows) and self.is_text:
+            parts = [spool_text(part) if part else "" for part in (train, valid, test)]
+            return Splits(parts[0], parts[1] or parts[0], parts[2], tuple(policy.notes))
         if self.is_text:
-            whole, some, last = ("\n\n".join(t for (t,) in part) for part in (train, valid, test))
+            whole, some, last = (behind.join(t for (t,) in part) for part in (train, valid, test))
             split = Splits(whole, some) if some else text_splits(whole, share=0.1)
             return replace(split, test=last, notes=tuple(policy.notes))
 
         def locate_rows(*parts: str) -> Placed:
-            return ((f"{names[part]}, row {n}", row) for part in parts for n, row in rows.get(part, ()))
+            return ((f"{self.dataset}/{part}, row {n}", row) for part in parts
+                    for n, row in read_part(part, BadRowPolicy("skip")))
 
         held = [*test, *valid]
         sets, said = self.remove_held_out([train], held, locate_rows("train"), locate_rows("validation", "test"))
+        share = 0.0 if valid or self.valid is not None else usual_share(len(sets[0]))
         if not valid:
-            sets, valid = self.hold_out_rows(sets, self.valid)
-        return Splits(sets[0], valid, test, (*policy.notes, *said))
+            sets, valid = self.hold_out_rows(sets, share or self.valid or 0)
+        return Splits(sets[0], valid, test, (*policy.notes, *said), share=share)
 
     def read_rows(self, folder: Path, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
         """The pairs or conversations of the first file, each with its line."""
@@ -255,8 +263,8 @@ class Data(Part):
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
 
     def remove_held_out(
-        self, sets: list[list[Any]], held: Sequence[Any], train: Placed, apart: Placed
-    ) -> tuple[list[list[Any]], tuple[Message, ...]]:
+        self, sets: list[Any], held: Sequence[Any], train: Placed, apart: Placed
+    ) -> tuple[list[Any], tuple[Message, ...]]:
         """The training rows that are not held out too, or all of them if `overlap` says so; and the notes.
 
         `train` and `apart` are the rows of both with their places; they are read only if there is something to report.
@@ -347,6 +355,12 @@ def read_large(folder: Path, names: Iterable[str], policy: BadRowPolicy, key: st
     return LargeText(tuple(large_text.scan_text(folder / name, key) for name in names), policy)
 
 
+def spool_text(rows: Any) -> LargeText:
+    """The texts of rows as one, on disk."""
+    rows = rows if isinstance(rows, MappedRows) else spool_rows(rows, behind="\n\n")
+    return LargeText((large_text.scan_text(rows.file),), BadRowPolicy(), rows)
+
+
 def note_sample(splits: Splits) -> Iterator[Message]:
     """The note on the part of large data that a vocabulary is made from."""
     rows = splits.train
@@ -386,7 +400,7 @@ def plain_text(path: Path, policy: BadRowPolicy, key: str = "") -> str:
 
 
 def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Talk]]:
-    """The conversation of each line, a JSON object with `messages`, and the line.
+    """The conversation of each line, a JSON object with `messages`, or of each row of Parquet; and its number.
 
     The text of a message may come in parts; they are joined.
 
@@ -394,11 +408,14 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
         QkvError: a line that is not one, a message without role or text, a part that is not text, or no answer of an
             assistant; with its line.
     """
+    if find_suffix(path) == ".parquet":
+        table = hf_datasets.open_dataset(str(path))["train"]
+        return hf_datasets.parse_rows(table, talk_of_row, name=str(path), policy=policy)
     return sources.read_rows(path, lambda text, place: talk_of(parse_object(text, place), place), policy=policy)
 
 
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
-    """The conversation that a line of JSON holds; QkvError as `talk_rows` says."""
+    """The conversation that a row holds; QkvError as `talk_rows` says."""
     if "messages" not in item:
         found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
@@ -416,6 +433,13 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         raise QkvError("{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
                        "{found})", place=place, found=found)
     return talk
+
+
+def talk_of_row(row: Mapping[str, Any], place: str) -> Talk:
+    """The conversation of a row of a table, in which each message has the keys of all; errors as of `talk_of`."""
+    talk = [{key: value for key, value in m.items() if value is not None} if isinstance(m, dict) else m
+            for m in row.get("messages") or ()]
+    return talk_of({**row, "messages": talk}, place)
 
 
 def message_text(message: Mapping[str, Any], where: str) -> str:

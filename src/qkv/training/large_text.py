@@ -99,6 +99,7 @@ class LargeText:
 
     scans: tuple[Scan, ...]
     policy: BadRowPolicy
+    rows: Any = None  # whose file is read: it goes with them
 
     @cached_property
     def sampled(self) -> str:

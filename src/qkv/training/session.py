@@ -154,7 +154,11 @@ def lock_directory(folder: Path) -> Iterator[None]:
 
 def recall_choices(run: Run, directory: Path) -> Run:
     """The run with what was chosen when it began, as a second choice depends on how fast the machine is by then."""
-    kept = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8")).get("chosen", {})
+    begun = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
+    kept, held = begun.get("chosen", {}), begun.get("data", {}).get("valid")
+    if "data.valid" in [c.key for c in run.choices] and held != run.data.valid:  # type: ignore[union-attr]
+        raise QkvError("{directory}: this run began with data.valid={held}; add that, or resume it by its folder: "
+                       "qkv train {directory} --resume", directory=directory, held=held)
     return replace_from_dict(run, nest({c.key: kept[c.key] for c in run.choices if c.key in kept}))
 
 

@@ -1,6 +1,7 @@
 """What a run reads: data for training, validation and test, how some are held out, and the data sets that a TOML file
 names by `corpus`. Next: data_files.py."""
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Splits:
     test: Sequence[Any] | str | LargeText | Mixture = ()
     notes: tuple[str, ...] = ()  # what was skipped, to be reported before the run
     often: NDArray[np.float64] | None = None  # how many times each row of train comes in an epoch; without it once
+    share: float = 0.0  # of the rows, held out by their hash; 0 where something else says which
 
     @property
     def kind(self) -> str:
@@ -44,20 +46,28 @@ class Splits:
         return "conversations" if self.train and isinstance(self.train[0][0], dict) else "pairs"
 
 
-def held_out(pairs: Sequence[Pair], count: int, apart: str) -> tuple[list[Pair], list[Pair]]:
-    """(rest, held out): about `count` pairs chosen by the hash of their `apart` side, with all that share its text."""
-    side = 1 if apart == "target" else 0
-    chosen = choose_held_out(lambda: (pair[side] for pair in pairs), count).tolist()
-    return [p for p, out in zip(pairs, chosen, strict=True) if not out], list(compress(pairs, chosen))
+def usual_share(rows: int) -> float:
+    """The share of so many rows that is held out unless one is stated: a fifth, of more rows 500 to 1,000 of them.
+
+    It halves only where rows double, so that a file may grow and keep its held-out rows.
+    """
+    return 0.0 if rows < 5 else min(0.2, 0.5 ** math.floor(math.log2(max(rows, 500) / 500)))
 
 
-def choose_held_out(read: Callable[[], Iterable[str]], count: int) -> NDArray[np.bool_]:
-    """Which of the texts that `read` gives are held out: about `count`, those of the lowest hashes with their copies.
+def choose_held_out(read: Callable[[], Iterable[str]], amount: float, *, top: bool = False) -> NDArray[np.bool_]:
+    """Which of the texts that `read` gives are held out, each with its copies.
 
-    They are read twice and not kept.
+    An `amount` below 1 is a share: a text is held out by its own hash, whatever others there are; `top` takes the other
+    end of the hashes. An amount from 1 on is a number, of the lowest hashes, of which more texts may replace some; they
+    are read twice and not kept.
     """
     hashes = np.fromiter((zlib.crc32(text.encode("utf-8")) for text in read()), dtype=np.uint32)
-    count = min(count, len(hashes) // 5)  # small data keep four fifths for training
+    if amount < 1:
+        mixed = hashes * np.uint32(2_654_435_761)  # Knuth 1998, section 6.4: similar texts have similar checksums
+        mixed = ~mixed if top else mixed
+        least = int(mixed.min()) + 1 if amount and len(mixed) >= 5 else 0  # of few rows one is held out all the same
+        return mixed < max(amount * 2**32, least)
+    count = min(int(amount), len(hashes) // 5)  # small data keep four fifths for training
     chosen = np.zeros(len(hashes), dtype=np.bool_)
     if count:
         low = hashes <= np.partition(hashes, count - 1)[count - 1]  # each text is there once at least

@@ -102,16 +102,28 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Ids]:
-    """Both sides of pairs as ids, of pairs on disk on disk too."""
-    if isinstance(pairs, MappedRows):
-        return encode_mapped(tokenizer, pairs, tokenizer.encode_batch, partial(tokenizer.encode_batch, side="target"))
-    left = tokenizer.encode_batch([a for a, _ in pairs])
-    return list(zip(left, tokenizer.encode_batch([b for _, b in pairs], side="target"), strict=True))
+    """Both sides of pairs as ids."""
+    target = partial(tokenizer.encode_batch, side="target")
+    return encode_sides(tokenizer, pairs, lambda some: list(zip(
+        tokenizer.encode_batch([a for a, _ in some]), target([b for _, b in some]), strict=True)), sides=2)
 
 
-def encode_mapped(tokenizer: Tokenizer, rows: MappedRows, *encoders: Callable[[list[str]], list[list[int]]]) -> Any:
-    """The ids of rows on disk, side by side as `encoders` give them."""
-    return encode_rows(rows, encoders, vocabulary=len(tokenizer), maker=identify_tokenizer(tokenizer))
+def encode_sources(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Rows]:
+    """The first sides of pairs as ids."""
+    return encode_sides(tokenizer, pairs, lambda some: [(row,) for row in tokenizer.encode_batch([a for a, _ in some])])
+
+
+def encode_sides(
+    tokenizer: Tokenizer, rows: Any, encode: Callable[[list[Any]], Any], *, sides: int = 1, how: str = ""
+) -> Any:
+    """What `encode` makes of rows: so many lists of ids of each, of rows on disk on disk too.
+
+    `how` tells ways to encode the same rows apart.
+    """
+    if not isinstance(rows, MappedRows):
+        return encode(rows)
+    maker = identify_tokenizer(tokenizer) + how
+    return encode_rows(rows, encode, sides=sides, vocabulary=len(tokenizer) + 1, maker=maker)
 
 
 def measure_sides(rows: Any) -> np.ndarray:
@@ -139,11 +151,10 @@ def truncate_rows(rows: list[list[int]], longest: int | None) -> list[list[int]]
     return rows if longest is None else [r if len(r) <= longest else [*r[: longest - 1], r[-1]] for r in rows]
 
 
-def bucket_rows(rows: Sequence[Sequence[int]], run: Run, often: np.ndarray | None = None) -> bucket.Buckets:
-    """Batches of single rows of like length."""
-    s = run.training
-    lengths = [(len(row), len(row)) for row in rows]
-    return bucket.Buckets(lengths, tokens=s.tokens, longest=row_limit(run), seed=s.seed, often=often)
+def bucket_rows(lengths: np.ndarray, run: Run, often: np.ndarray | None = None) -> bucket.Buckets:
+    """Batches of single rows of such `lengths` [N], those of like length together."""
+    s, both = run.training, np.stack([lengths, lengths], 1)
+    return bucket.Buckets(both, tokens=s.tokens, longest=row_limit(run), seed=s.seed, often=often)
 
 
 def row_limit(run: Run) -> int:

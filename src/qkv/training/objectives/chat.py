@@ -1,6 +1,7 @@
 """Conversations: as the model's chat template writes them, packed; only the assistant's messages are learnt."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from qkv.chat import template as chats
@@ -9,6 +10,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.training.objectives import base
 from qkv.training.objectives.base import END_TOKENS, Decoding, HoldOut, Objective, measure_perplexity, tokenizer_for
 from qkv.training.objectives.documents import Row, plan_packed
 from qkv.training.plan import Plan
@@ -26,11 +28,17 @@ def plan_chat(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     """Conversations as the model's chat template writes them, packed; only the assistant's messages are learnt."""
     tokenizer, context = tokenizer_for(model), run.model.context
 
-    def encode_talks(talks: Any) -> list[Row]:
-        return [encode_talk(tokenizer, talk, n) for n, talk in enumerate(talks, 1)]
+    def encode_talks(talks: Any) -> Sequence[Row]:
+        numbers, how = count(1), f"chat {tokenizer.config.get('chat_template')} {tokenizer.roles}"
+
+        def encode_some(some: Sequence[Talk]) -> list[Row]:
+            found = [encode_talk(tokenizer, talk, n) for talk, n in zip(some, numbers, strict=False)]
+            return [(ids, [max(label, -1) + 1 for label in labels]) for ids, labels in found]
+
+        return base.encode_sides(tokenizer, talks, encode_some, sides=2, how=how)
 
     rows = encode_talks(splits.train)
-    cut = sum(len(ids) > context for ids, _ in rows)
+    cut = int((base.measure_sides(rows)[:, 0] > context).sum())
     notes = (Message("{cut} of {rows} conversations are longer than the context of {context}: their ends are left out",
                      cut=cut, rows=len(rows), context=context),)
     return plan_packed(run, model, rows, encode_talks, notes=notes if cut else (), often=splits.often)

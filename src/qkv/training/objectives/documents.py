@@ -1,6 +1,6 @@
 """Documents side by side: texts, which blank lines part, are packed into rows; none sees another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,7 +22,10 @@ from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits
 
-Row = tuple[list[int], list[int]]  # what goes in, what should come out
+Row = tuple[list[int], list[int]]  # what goes in; one more than what should come out, 0 where nothing is learnt
+
+
+Laid = tuple[np.ndarray, list[list[tuple[int, int]]]]  # the rows of an epoch, and where `lay_documents` puts each
 
 
 def plan_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
@@ -38,7 +41,7 @@ def plan_documents(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOu
     def encode_documents(text: Any) -> list[Row]:
         parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
         ids = [[*row, *end_ids(tokenizer)] for row in tokenizer.encode_batch(parts, special=False)]
-        return [(row[:-1], row[1:]) for row in ids if len(row) > 1]
+        return [(row[:-1], [i + 1 for i in row[1:]]) for row in ids if len(row) > 1]
 
     return plan_packed(run, model, encode_documents(splits.train), encode_documents)
 
@@ -59,50 +62,51 @@ def collate_documents(windows: torch.Tensor, end: int) -> collate.Batch:
 
 
 def plan_packed(
-    run: Run, model: Model, rows: list[Row], encode: Callable[[Any], list[Row]], *, notes: tuple[str, ...] = (),
-    often: np.ndarray | None = None,
+    run: Run, model: Model, rows: Sequence[Row], encode: Callable[[Any], Sequence[Row]], *,
+    notes: tuple[str, ...] = (), often: np.ndarray | None = None,
 ) -> tuple[Plan, HoldOut]:
     """Rows packed into the context's width, each seeing itself alone; the same company in each epoch but for `often`,
     by which each epoch has rows of its own.
     """
     s, width = run.training, run.model.context
-    if not rows:
+    if not len(rows):
         raise QkvError("{name}: no text to train on", name=run.name)
     pad, count = base.tokenizer_for(model).pad_id or 0, max(1, s.tokens // width)
 
-    def pack(found: list[Row]) -> collate.Batch:
-        found = [(ids[:width], labels[:width]) for ids, labels in found] if notes else found
-        ids, numbers = packing.pack_documents([ids for ids, _ in found], width, pad=pad)
-        labels, _ = packing.pack_documents(
-            [labels for _, labels in found], width, pad=IGNORED
-        )  # as long, so laid alike
-        return collate.collate_packed_labels(ids, labels, numbers)
+    def lay(found: Sequence[Row], items: np.ndarray) -> Laid:
+        lengths = base.measure_sides(found)[items, 0]
+        return items, packing.lay_documents((np.minimum(lengths, width) if notes else lengths).tolist(), width)
 
-    def select(whole: collate.Batch, index: torch.Tensor) -> collate.Batch:
-        assert whole.documents is not None
-        return collate.collate_packed_labels(whole.target[index], whole.labels[index], whole.documents[index])
-
-    whole = pack(rows)
+    def pack(found: Sequence[Row], laid: Laid, index: Sequence[int]) -> collate.Batch:
+        some = [laid[1][i] for i in index]
+        numbers = list({number for parts in some for number, _ in parts})
+        taken = dict(zip(numbers, base.take_rows(found, laid[0][numbers].tolist()), strict=True))
+        ids, documents = packing.fill_rows(some, {n: ids for n, (ids, _) in taken.items()}, width, pad=pad)
+        labels, _ = packing.fill_rows(some, {n: labels for n, (_, labels) in taken.items()}, width, pad=0)
+        return collate.collate_packed_labels(ids, torch.where(labels > 0, labels - 1, IGNORED), documents)
 
     @lru_cache(maxsize=2)
-    def rows_of(epoch: int) -> collate.Batch:
+    def lay_epoch(epoch: int) -> Laid:
         if often is None:
             return whole
-        times = draw_repeats(often, seed=s.seed, epoch=epoch)
-        return pack([row for row, n in zip(rows, times, strict=True) for _ in range(n)])
+        return lay(rows, np.repeat(np.arange(len(rows)), draw_repeats(often, seed=s.seed, epoch=epoch)))
 
     def order(epoch: int) -> list[tuple[int, tuple[int, ...]]]:
-        index = draw_permutation(len(rows_of(epoch).target), seed=s.seed, epoch=epoch).tolist()
+        index = draw_permutation(len(lay_epoch(epoch)[1]), seed=s.seed, epoch=epoch).tolist()
         return [(epoch, tuple(index[i : i + count])) for i in range(0, len(index), count)]
 
     def make_batch(key: tuple[int, tuple[int, ...]]) -> collate.Batch:
-        return select(rows_of(key[0]), torch.tensor(key[1]))
+        return pack(rows, lay_epoch(key[0]), key[1])
 
     def hold_out(part: Any) -> Batches:
-        found = pack(encode(part))
-        return tuple(select(found, index) for index in torch.arange(len(found.target)).split(count))
+        found = encode(part)
+        laid = lay(found, np.arange(len(found)))
+        return tuple(pack(found, laid, range(len(laid[1]))[at : at + count]) for at in range(0, len(laid[1]), count))
 
-    return Plan(order, make_batch, base.identify(run, whole.target.flatten().numpy()), notes), hold_out
+    whole = lay(rows, np.arange(len(rows)))
+    who = (base.identify(run, pack(rows, whole, range(len(whole[1]))).target.flatten().numpy())
+           if isinstance(rows, list) else base.identify_rows(run, rows))
+    return Plan(order, make_batch, who, notes), hold_out
 
 
 DOCUMENTS = Objective("documents", base.TEXTS, base.END_TOKENS, "none", plan_documents, base.continue_sources,

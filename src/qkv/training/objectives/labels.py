@@ -3,6 +3,7 @@
 Similarity of two texts, and the choice among answers, make several rows of a text, which share a label.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 
 from qkv.data import bucket, collate
 from qkv.data.collate import IGNORED
+from qkv.data.columns import note_single_labels
 from qkv.data.mapped_rows import MappedRows
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -72,7 +74,7 @@ class Labeller:
         """
         each = self.each
         if isinstance(pairs, MappedRows) and not self.layout.shares:
-            mapped = base.encode_mapped(self.tokenizer, pairs, self.tokenizer.encode_batch)
+            mapped: Any = base.encode_sources(self.tokenizer, pairs)
             classes = [self.known.get(name, IGNORED) for _, name in pairs]
             return ([text] for text, _ in pairs), mapped, classes, mapped.lengths[:, 0]
         texts = [self.layout.split(text, each, self.known, label) for text, label in pairs]
@@ -122,6 +124,9 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
     who = base.identify_rows(run, rows, classes)
     notes = base.note_long_rows(lengths, context, ends=True)
+    if isinstance(splits.train, MappedRows):  # of which kind.py has seen only some
+        counts = Counter(label.strip() for part in (splits.train, splits.valid) for _, label in part)  # type: ignore[misc]
+        notes += tuple(note for note in note_single_labels(counts) if note not in run.about)
     if run.tokenizer.bpe_dropout or s.word_dropout:
         recut = augment.recut_items(run, tokenizer, list(texts), rows, context) if run.tokenizer.bpe_dropout else None
         remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)

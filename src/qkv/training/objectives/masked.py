@@ -8,7 +8,7 @@ from qkv.data import collate, corrupt
 from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
-from qkv.training.objectives.base import Batches, HoldOut, Objective
+from qkv.training.objectives.base import Batches, HoldOut, Objective, Rows
 from qkv.training.objectives.windows import Corruption
 from qkv.training.plan import Plan
 from qkv.training.run import Run
@@ -42,17 +42,17 @@ class Masker:
     marks: corrupt.TokenIds
     labels: tuple[str, ...]
 
-    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[int]]:
+    def encode_texts(self, pairs: Sequence[Pair]) -> tuple[Sequence[Rows], list[int]]:
         """Ids and label numbers of (text, label) pairs; a label that training lacks counts as none."""
         known = {name: i for i, name in enumerate(self.labels)}
-        ids = self.tokenizer.encode_batch([text for text, _ in pairs])
-        return ids, [known.get(name, collate.IGNORED) for _, name in pairs]
+        return base.encode_sources(self.tokenizer, pairs), [known.get(name, collate.IGNORED) for _, name in pairs]
 
     def batch(
-        self, rows: list[list[int]], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
+        self, rows: Sequence[Rows], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int
     ) -> collate.Batch:
         """The texts `items`, each with words hidden as a draw of its own says."""
-        hidden = [corrupt.mask_words(rows[i], self.marks, draw) for i, draw in zip(items, draws, strict=True)]
+        some = base.take_rows(rows, items)
+        hidden = [corrupt.mask_words(row, self.marks, draw) for (row,), draw in zip(some, draws, strict=True)]
         pad = self.tokenizer.pad_id or 0
         width = min(width, self.run.model.context)  # a box may be a little wider than the table of positions is long
         batch = collate.collate_masked(hidden, pad=pad, width=width, separator=self.tokenizer.sep_id)
@@ -61,7 +61,7 @@ class Masker:
     def hold_out(self, pairs: Sequence[Pair]) -> Batches:
         """The batches of held-out texts, always with the same words hidden."""
         rows, classes = self.encode_texts(pairs)
-        boxes, draw = base.bucket_rows(rows, self.run), corrupt.Draw(0, base.HELD_OUT, 0)
+        boxes, draw = base.bucket_rows(base.measure_sides(rows)[:, 0], self.run), corrupt.Draw(0, base.HELD_OUT, 0)
         return tuple(
             self.batch(rows, classes, key, map(draw.at_index, key), boxes.shape(key)[2]) for key in boxes.batches(0)
         )
@@ -71,7 +71,8 @@ def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
     """Texts with words masked again in each epoch, and the label of each text."""
     run = masker.run
     rows, classes = masker.encode_texts(splits.train)  # type: ignore[arg-type]
-    boxes = base.bucket_rows(rows, run, splits.often)
+    lengths = base.measure_sides(rows)[:, 0]
+    boxes = base.bucket_rows(lengths, run, splits.often)
 
     def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         seen = Counter[int]()  # a text that comes twice has other words hidden the second time
@@ -87,8 +88,8 @@ def plan_labelled(masker: Masker, splits: Splits) -> tuple[Plan, HoldOut]:
         draws = map(corrupt.Draw(run.training.seed, epoch, 0).at_index, numbers)
         return masker.batch(rows, classes, items, draws, boxes.shape(items)[2])
 
-    notes = base.note_long_rows(list(map(len, rows)), base.row_limit(run))
-    return Plan(order, make_batch, base.identify(run, base.flatten_ids(rows), classes), notes), masker.hold_out
+    notes = base.note_long_rows(lengths, base.row_limit(run))
+    return Plan(order, make_batch, base.identify_rows(run, rows, classes), notes), masker.hold_out
 
 
 MASKED = Objective(

@@ -31,27 +31,28 @@ def plan_prefixed_pairs(run: Run, splits: Splits, model: Model) -> tuple[Plan, H
     tokenizer = base.tokenizer_for(model)
     pad, start = tokenizer.pad_id or 0, start_ids(model)
 
-    def encode_ended(pairs: Sequence[Pair]) -> list[Ids]:
-        return [(a, [*b, *end_ids(tokenizer)]) for a, b in base.encode_pairs(tokenizer, pairs)]
+    end = end_ids(tokenizer)
 
-    def maker(both: list[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
+    def maker(both: Sequence[Ids], boxes: bucket.Buckets) -> Callable[[Any], collate.Batch]:
         return lambda key: collate.collate_prefixes(
-            [both[i] for i in key], pad=pad, start=start, width=boxes.shape(key)[2]
+            [(a, [*b, *end]) for a, b in base.take_rows(both, key)], pad=pad, start=start, width=boxes.shape(key)[2]
         )
 
-    def join(both: list[Ids]) -> list[list[int]]:
-        return [[*a, *start, *b[:-1]] for a, b in both]
+    def measure_joined(both: Sequence[Ids]) -> Any:  # of each row the source, the start symbol, the target
+        return base.measure_sides(both).sum(1) + len(start) + len(end) - 1
 
     def hold_out(pairs: Sequence[Pair]) -> Batches:
-        both = encode_ended(pairs)
-        boxes = base.bucket_rows(join(both), run)
+        both = base.encode_pairs(tokenizer, pairs)
+        boxes = base.bucket_rows(measure_joined(both), run)
         return tuple(map(maker(both, boxes), boxes.batches(0)))
 
-    ids = encode_ended(splits.train)  # type: ignore[arg-type]
-    rows = join(ids)
-    boxes = base.bucket_rows(rows, run, splits.often)
-    notes = base.note_long_rows(list(map(len, rows)), base.row_limit(run))
-    return Plan(boxes.batches, maker(ids, boxes), base.identify(run, base.flatten_ids(rows)), notes), hold_out
+    ids = base.encode_pairs(tokenizer, splits.train)  # type: ignore[arg-type]
+    lengths = measure_joined(ids)
+    boxes = base.bucket_rows(lengths, run, splits.often)
+    who = (base.identify(run, base.flatten_ids([*a, *start, *b, *end][:-1] for a, b in ids)) if isinstance(ids, list)
+           else base.identify_rows(run, ids))
+    notes = base.note_long_rows(lengths, base.row_limit(run))
+    return Plan(boxes.batches, maker(ids, boxes), who, notes), hold_out
 
 
 PREFIXES = Objective("prefixes", base.BOTH, (*base.END_TOKENS, "<s>"), "none", plan_prefixes, base.continue_sources,

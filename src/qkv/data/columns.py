@@ -1,0 +1,147 @@
+"""What columns hold, by their names and by what is in them: texts and translations, or texts and labels.
+
+What cannot be decided is an error that shows the command for each way to read it. Next: kind.py.
+"""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qkv.data.json_rows import LABEL_KEYS
+from qkv.errors import QkvError
+from qkv.messages import Message, join
+
+MANY = 500  # labels; whether more are meant is asked
+FEW = 3  # rows that each label has, on average
+NARROW = 40  # columns of a terminal that a label takes at most
+SHORT = 12  # and what may be a label or a translation
+CERTAIN = ("label", "labels", "class", "category", "标签", "类别")  # names of labels, whatever is below them
+TEXT_KEYS = ("text", "sentence", "content", "review", "document", "body", "comment", "文本", "句子", "内容", "评论")
+PAIR_KEYS = (
+    ("source", "target"), ("src", "tgt"), ("prompt", "completion"), ("instruction", "output"), ("input", "output"),
+    ("question", "answer"), ("zh", "en"), ("en", "zh"), ("原文", "译文"), ("中文", "英文"), ("问题", "答案"),
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person typed: the words that name files, the settings of the data, and the objective."""
+
+    words: Sequence[str]
+    data: Mapping[str, Any]
+    objective: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the sampled cells of a column are like."""
+
+    name: Message | str
+    index: int
+    rows: int
+    width: float  # columns of a terminal, on average
+    words: float
+    counts: Counter[str]
+
+    @property
+    def different(self) -> int:
+        """How many different cells there are."""
+        return len(self.counts)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether few different short texts fill it, each seen several times."""
+        return self.different >= 2 and self.rows >= FEW * self.different and self.width <= NARROW and self.words <= 5
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it numbers the rows."""
+        return self.different == self.rows and all(cell.isdigit() for cell in self.counts)
+
+
+Sides = tuple[str, Column, Column]  # "pairs" or "labels", and the columns of both sides
+
+
+def measure_column(name: Message | str, index: int, cells: Sequence[str]) -> Column:
+    """What cells are like."""
+    counts, some = Counter(cell[:200].strip() for cell in cells), cells[:: max(1, len(cells) // 2000)]
+    width = sum(len(cell) + sum(c > "\u2e7f" for c in cell) for cell in some) / max(1, len(some))
+    return Column(name, index, len(cells), width, sum(len(cell.split()) for cell in some) / max(1, len(some)), counts)
+
+
+def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], asked: Asked) -> Sides:
+    """Which columns are read, as pairs or as labels: by their names, and by what is in them.
+
+    Raises:
+        QkvError: it may be either; or so many labels that they may be none.
+    """
+    objective, by_name = asked.objective, {t.lower(): c for t, c in zip(titles, columns, strict=False)}
+    key = next((key for key in LABEL_KEYS if key in by_name), "")
+    label = by_name.get(key)
+    if label and not (label.is_label or objective == "labels" or key in CERTAIN):
+        label = None
+    rest = [c for c in columns if not c.is_number] if len(columns) > 2 else list(columns)
+    rest = rest if len(rest) >= 2 else list(columns)
+    pair = next(([by_name[a], by_name[b]] for a, b in PAIR_KEYS if a in by_name and b in by_name), [])
+    if label is None and objective != "pairs":
+        label = find_label(pair or rest)
+    one, two = (pair or rest)[:2]
+    if objective == "labels" and label is None:
+        label = one if one.different < two.different else two
+    if label and objective != "pairs":
+        texts = [by_name[key] for key in TEXT_KEYS if key in by_name] or pair or rest
+        others = [c for c in texts if c is not label] or [c for c in columns if c is not label]
+        if label.different > MANY and objective != "labels":
+            raise ask_sides(place, label, asked)
+        return "labels", max(others, key=lambda c: c.width), label
+    if not objective and len(rest) == 2:
+        narrow = two.width <= SHORT and two.words <= 2 and one.width >= 2 * two.width
+        if narrow and 2 <= two.different < 0.8 * two.rows:
+            raise ask_sides(place, two, asked)
+        if single := next((side for side in (one, two) if side.different == 1 and side.rows >= 20), None):
+            raise ask_sides(place, single, asked)
+    return "pairs", one, two
+
+
+def find_label(columns: Sequence[Column]) -> Column | None:
+    """The column that holds labels: few different texts, and far fewer than another column has."""
+    found = [c for c in columns if c.is_label and any(4 * c.different <= other.different for other in columns)]
+    return min(found, key=lambda c: c.different, default=None)
+
+
+def ask_sides(place: str, column: Column, asked: Asked) -> QkvError:
+    """The error that shows the command for labels and the one for pairs."""
+    return QkvError("{place}: {column} holds {different:,} different short texts in {rows:,} rows: are these labels?"
+                    "{commands}", place=place, column=column.name, different=column.different, rows=column.rows,
+                    commands=list_commands(asked.words, ("labels", "pairs")))
+
+
+def list_commands(words: Sequence[object], objectives: Sequence[str]) -> Message:
+    """A command for each objective, ready to be pasted."""
+    says = {"labels": Message("a classifier"), "pairs": Message("a translator"), "text": Message("a language model")}
+    typed = shlex.join(map(str, words))
+    return join("", [Message("\n  {what}: {command}", what=says[name], command=f"qkv train {typed} objective={name}")
+                     for name in objectives])
+
+
+def names_columns(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row of CSV names columns: single words that do not come again, over longer or numeric cells."""
+    first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    below = [*zip(*rest, strict=True)]
+    if not rest or len({*first}) < len(first) or not all(
+            re.fullmatch(r"[^\W\d]\w*", cell.strip()) and cell not in under
+            for cell, under in zip(first, below, strict=True)):
+        return False
+    return any(all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
+               or sum(map(len, under)) > 2 * len(cell) * len(rest) for cell, under in zip(first, below, strict=True))
+
+
+def note_single_labels(counts: Mapping[str, int]) -> tuple[Message, ...]:
+    """The note on labels that only one row has."""
+    once = [label for label, count in counts.items() if count == 1]
+    some = ", ".join(repr(label[:20]) for label in once[:4])
+    return (Message("{count:,} labels stand in only one row each ({some}): such a label is either learnt or judged, "
+                    "not both", count=len(once), some=some),) if once else ()
