@@ -12,11 +12,11 @@ from qkv import spec as parts
 from qkv.core.init import build_on_meta
 from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
-from qkv.specialize.functions import Functions, Written
+from qkv.specialize.functions import Functions, Written, bind_arguments
 from qkv.specialize.source import annotate, belongs_to_core, parse_expression, read_source
-from qkv.specialize.values import Code, Frame, Known, Part, is_plain, load_names, read_function, residual
+from qkv.specialize.values import Code, Frame, Known, Part, is_plain, lift, load, load_names, residual
 
-SELF = ast.Name("self", ast.Load())
+SELF = load("self")
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
 
 
@@ -76,9 +76,9 @@ class Classes(Functions):
             return Part([getattr(m, name) for m in part.modules], node) if inside else Code(node)
         method = inspect.getattr_static(type(module), name, None)
         if isinstance(method, FunctionType) and belongs_to_core(method):
-            return read_function(method, part)
+            return self.read_function(method, part)
         if name not in self.open_attributes and (is_plain(found) or callable(found)) and not inspect.ismethod(found):
-            return self.lift(found)
+            return lift(found)
         return Code(node)
 
     def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
@@ -89,11 +89,12 @@ class Classes(Functions):
         if isinstance(part.module, Stack) and self.merged:
             return self.invoke(self.part_attribute(part, "forward"), args, {}, f)
         methods = [self.part_attribute(Part([m], part.node), "forward") for m in part.modules]
-        written = [self.write_method(m, method, args) for m, method in zip(part.modules, methods, strict=True)]
+        values = bind_arguments(methods[0], args, {})
+        written = [self.write_method(m, method, values) for m, method in zip(part.modules, methods, strict=True)]
         used = set[str]().union(*(w.used for w in written))
         for one in written:
             one.used = used
-        return Code(ast.Call(part.node, self.pass_leaves(written[0], methods[0], args, {}), []))
+        return written[0].call(part.node, values)
 
     def is_torch(self, module: nn.Module) -> bool:
         """Whether PyTorch has the module as it stands."""
@@ -108,12 +109,12 @@ class Classes(Functions):
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         """The call that makes a module; its class is written first if it was not yet."""
         title = self.titles[self.key(module)]
-        function = read_function(kind.__init__, Part([module], SELF))
+        function = self.read_function(kind.__init__, Part([module], SELF))
         parameters = [a.arg for a in function.definition.args.args[1:]]
         given = self.open_arguments(module, dict(zip(parameters, args, strict=True)))
         methods = self.methods.setdefault(title, {})
         if "__init__" not in methods:
-            methods["__init__"] = self.in_module(module, lambda: self.define(function, [], given))
+            methods["__init__"] = self.in_module(module, lambda: self.define(function, bind_arguments(function, [], given)))
         nodes = {a: residual(v) for a, v in zip(given, args, strict=True)}
         return Code(
             ast.Call(ast.Name(title, ast.Load()), [nodes[a] for a in nodes if a in methods["__init__"].used], [])
@@ -140,10 +141,10 @@ class Classes(Functions):
         """nn.ModuleList(Block(…) for …): a range where all blocks are alike, a list where they differ."""
         made: list[ast.expr] = []
         loop = node.generators[0]
-        for number, one in enumerate(self.list_values(self.value(loop.iter, f)) or []):
+        for number, one in enumerate(self.value(loop.iter, f).value):
             self.layer = number
             inner = Frame(f.source, dict(f.names), f.taken)
-            self.bind(loop.target, one, inner)
+            self.bind(loop.target, lift(one), inner)
             inner.names["i"] = Known(self.layer, ast.Name("i", ast.Load()))
             made.append(residual(self.value(node.elt, inner)))
         return Code(ast.Call(parse_expression("nn.ModuleList"), [self.repeat(made)], []))
@@ -181,9 +182,9 @@ class Classes(Functions):
 
     def write_init(self) -> None:
         """The definition that makes the whole model."""
-        init = read_function(Transformer.__init__, Part([self.core], SELF))
+        init = self.read_function(Transformer.__init__, Part([self.core], SELF))
         methods = self.methods.setdefault(self.titles[self.key(self.core)], {})
-        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, [Known(self.spec)], {}))
+        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, bind_arguments(init, [Known(self.spec)], {})))
 
     def finish(self) -> list[Any]:
         """All definitions that something calls, the model's own last."""
@@ -195,7 +196,7 @@ class Classes(Functions):
     def finish_class(self, name: str, module: Any) -> ast.ClassDef:
         """The definition of a class with the methods that the model uses."""
         kind = type(module)
-        node = read_source(kind.__module__).find_class(kind.__name__)
+        node = read_source(kind.__module__, self.rewrites).find(kind)
         order = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
         methods = self.methods[name]
         new = ast.ClassDef(name, node.bases, [], [methods[n].build_definition() for n in order if n in methods], [])

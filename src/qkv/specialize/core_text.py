@@ -14,6 +14,7 @@ from qkv.core.step import Step, pass_through
 from qkv.errors import QkvError
 from qkv.specialize import layout
 from qkv.specialize.classes import SELF, Classes
+from qkv.specialize.functions import bind_arguments
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual, spell
 
 Mode = Literal["train", "prefill", "decode"] | None
@@ -41,13 +42,15 @@ def print_core(s: parts.Spec, *, mode: Mode = None, taps: bool = False) -> str:
 class CoreText(Classes):
     """The core as it stands, with a step that is decided in part."""
 
-    merged = False
+    merged = splices = False
 
     def __init__(self, s: parts.Spec, mode: Mode, taps: bool) -> None:
         super().__init__(s)
         self.mode, self.taps = mode, taps
         writes = mode in ("prefill", "decode")
-        self.rewrites = {"q.requires_grad": "False"} if writes else {}
+        latent = {"decode": "1 < at.spec.heads", None: SHARES}.get(mode, "False")
+        shares = f"(at.spec.groups < at.spec.heads if getattr(at.spec, 'groups', 0) else {latent})"
+        self.rewrites = ((SHARES, shares), *[("q.requires_grad", "False")] * writes)
         self.constants = {}
         self.open_attributes = ("training", *["layer"] * (mode != "train"), *["path"] * taps)
         self.fields: dict[str, Any] = {"attend": Known(attend)}
@@ -74,16 +77,6 @@ class CoreText(Classes):
             return residual(value)
         return super().assign_attribute(target, value, f)
 
-    def read_compare(self, node: ast.Compare, f: Frame) -> Any:
-        at = f.names.get("at")
-        if ast.unparse(node) == SHARES and isinstance(at, Part):
-            s: Any = at.module.spec
-            if isinstance(s, parts.Attention):
-                return Known(s.groups < s.heads)
-            if self.mode:
-                return Known(self.mode == "decode" and s.heads > 1)
-        return super().read_compare(node, f)
-
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, Record) and name in IMPORTED:
             return Code(ast.Attribute(residual(value), name, ast.Load()))
@@ -104,9 +97,6 @@ class CoreText(Classes):
         found = super(Classes, self).write_call(Known(None, ast.Name(name, ast.Load())), args, given, f)
         return Record(Step, self.fields, found.node) if name == "build_step" else found
 
-    def may_splice(self, function: Function) -> bool:
-        return False
-
     # ---- the module ----------------------------------------------------------------------------------------------
 
     def module(self) -> str:
@@ -118,7 +108,7 @@ class CoreText(Classes):
             function: Any = self.part_attribute(Part([self.core], SELF), name)
             arguments = function.definition.args
             given = {a.arg: Code(ast.Name(a.arg, ast.Load())) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
-            self.write_method(self.core, function, [], given).door = arguments
+            self.write_method(self.core, function, bind_arguments(function, [], given)).door = arguments
         body = self.name_rotaries("\n\n\n".join(map(layout.print_definition, self.finish())))
         used = set(re.findall(r"\w+", body))
         usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}

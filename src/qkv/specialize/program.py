@@ -20,7 +20,8 @@ from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
 from qkv.specialize.source import annotate, parse_expression
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, read_function
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record
+from qkv.specialize.values import lift, load, load_names
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",
@@ -29,7 +30,7 @@ REWRITES = {  # what holds in one pass over whole texts of one length, without a
     "blank.ndim == 2": "False",
     "x.is_meta": "False",
     "torch.compiler.is_compiling()": "False",
-    "torch.autocast": "",
+    "with torch.autocast(x.device.type, enabled=False):": "if True:",
     "x.to(torch.promote_types(x.dtype, torch.float32))": "x.float()",
     "self.cross_attend(q, k, v, step)": "step.attend(q, k, v, step.mask[s.mask], self, step)",
     "k.shape[1] < q.shape[1]": "getattr(at.spec, 'groups', at.spec.heads) < at.spec.heads",
@@ -39,9 +40,9 @@ EVEN = {"torch.cat(pair, -1)[..., :width]": "torch.cat(pair, -1)", "(width + 1) 
         "torch.stack(pair, -1).flatten(-2)[..., :width]": "torch.stack(pair, -1).flatten(-2)"}
 WHOLE = {  # where every head is turned from end to end
     "s.dim < x.shape[-1]": "False",
-    "x[..., s.dim // 2:s.dim]": "x[..., s.dim // 2:]",
-    "x[..., 0:s.dim:2]": "x[..., ::2]",
-    "x[..., 1:s.dim:2]": "x[..., 1::2]",
+    "x[..., s.dim // 2 : s.dim]": "x[..., s.dim // 2 :]",
+    "x[..., 0 : s.dim : 2]": "x[..., ::2]",
+    "x[..., 1 : s.dim : 2]": "x[..., 1::2]",
 }
 
 
@@ -55,6 +56,8 @@ def print_program(s: parts.Spec, names: str) -> str:
 class Program(Classes):
     """The core for one pass over whole texts: no step, no cache, no taps, no dropout; a stack is its model's own."""
 
+    may_be_none = False
+
     def __init__(self, s: parts.Spec) -> None:
         super().__init__(s)
         self.constants, self.numbers = name_constants(s)
@@ -62,8 +65,8 @@ class Program(Classes):
         attention = [a for t in (s.encoder, s.decoder) if t for b in t.blocks for a in (b.attn, b.cross) if a]
         partly = any(isinstance(a, parts.Attention) and a.rotary and a.rotary.dim * a.rotary.axes < a.head_dim
                      for a in attention)
-        self.rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
-        self.rewrites |= EVEN if s.stack.width % 2 == 0 else {}
+        rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
+        self.rewrites = tuple((rewrites | (EVEN if s.stack.width % 2 == 0 else {})).items())
 
     def name_role(self, path: str, module: Any) -> str:
         """Blocks and attention of which the model has several kinds are called by what tells them apart."""
@@ -81,9 +84,6 @@ class Program(Classes):
     def is_torch(self, module: Any) -> bool:
         return isinstance(module, Norm)
 
-    def may_be_none(self, value: Code) -> bool:
-        return False
-
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         if isinstance(module, Norm):
             s = module.spec
@@ -95,7 +95,7 @@ class Program(Classes):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
         part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
-        function = read_function(kind.__init__, part)
+        function = self.read_function(kind.__init__, part)
         inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
         self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
         if not stack:  # one tensor
@@ -112,7 +112,7 @@ class Program(Classes):
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         if getattr(function.definition, "name", "") == "attend":
-            function = read_function(kernels.sdpa)
+            function = self.read_function(kernels.sdpa)
         return super().invoke(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
@@ -169,7 +169,8 @@ class Program(Classes):
         given = {"mode": Known("prefill"), "drop": Known(no_dropout)} | given
         names = {a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)}
         given = {k: v for k, v in given.items() if k in names}
-        written = self.write_method(self.core, function, [name_code(a) for a in args], given)
+        values = bind_arguments(function, [name_code(a) for a in args], given)
+        written = self.write_method(self.core, function, values)
         last: Any = written.node.body[-1]
         if name == "forward":
             last.value = last.value.args[0 if self.spec.head else 1]  # of Output
