@@ -12,7 +12,7 @@ from qkv.core.model import Transformer
 from qkv.core.norm import Norm
 from qkv.core.step import Step, pass_through
 from qkv.errors import QkvError
-from qkv.specialize import layout
+from qkv.specialize import layout, loader
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual, spell
@@ -21,11 +21,6 @@ Mode = Literal["train", "prefill", "decode"] | None
 SHARES = "k.shape[1] < q.shape[1]"  # do several heads read one key? The spec of an attention knows
 WHEN = {None: "", "train": ", for training", "prefill": ", for the prefill", "decode": ", for decoding"}
 IMPORTED = ("build_step", "read_source", "with_attention_bias")  # what the text leaves to the core
-IMPORTS = (
-    ("torch", ("Tensor", "nn")), ("qkv.core.cache", ("Cache",)), ("qkv.core.dropout", ("Drop", "no_dropout")),
-    ("qkv.core.masks", ("AttentionBias",)), ("qkv.core.model", ("Output", "build_step", "read_source")),
-    ("qkv.core.step", ("Inputs", "Mode", "Step")), ("qkv.spec", ("Mask", "Rotary", "Scaling")),
-)
 
 
 def print_core(s: parts.Spec, *, mode: Mode = None, taps: bool = False) -> str:
@@ -110,14 +105,8 @@ class CoreText(Classes):
             given = {a.arg: Code(ast.Name(a.arg, ast.Load())) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
             self.write_method(self.core, function, bind_arguments(function, [], given)).door = arguments
         body = self.name_rotaries("\n\n\n".join(map(layout.print_definition, self.finish())))
-        used = set(re.findall(r"\w+", body))
-        usual = {"math": "import math\n", "torch": "import torch", "F": "import torch.nn.functional as F"}
-        lines = [line for name, line in usual.items() if name in used]
-        for place, known in IMPORTS:
-            here = [n for n in known if n in used]
-            lines += [f"from {place} import {', '.join(here)}"] if here else []
-            lines += [""] if place == "torch" else []
-        return f'"""{self.header()}"""\n\n' + "\n".join(lines) + f"\n\n\n{body}\n"
+        head = loader.print_head(s, body, core=True, mode=self.mode, when=WHEN[self.mode], taps=self.taps)
+        return f"{head}\n\n\n{body}\n"
 
     def name_rotaries(self, body: str) -> str:
         """The text with a name for each long rotary, as one would do."""
@@ -127,18 +116,3 @@ class CoreText(Classes):
             name = f"ROTARY{n}" if len(long) > 1 else "ROTARY"
             body = f"{name} = {text}\n" + "\n" * 2 * (n == len(long)) + body.replace(text, name)
         return body
-
-    def header(self) -> str:
-        """What stands above the text."""
-        s, mode = self.spec, f', mode="{self.mode}"' if self.mode else ""
-        towers = [f"{n} of {len(t.blocks)} layers" for n, t in (("encoder", s.encoder), ("decoder", s.decoder)) if t]
-        cache = ", cache=cache" if self.mode in ("prefill", "decode") else ""
-        source = ", Inputs(source=source)" if len(towers) == 2 else ""
-        out = "logits" if s.head else "hidden"
-        return (
-            f"One model as its own code: {' and '.join(towers)}, width {s.stack.width}, vocabulary {s.vocabulary}.\n\n"
-            f"The core of qkv specialised by the model's spec{WHEN[self.mode]}: every fork is decided"
-            + ("." if self.taps else ", taps are left out.")
-            + "\nRead from the end: Model. It loads the core's weights; what travels beside x is qkv.core.step's:\n\n"
-            f"    {out} = model(ids{source}{cache}{mode}).{out}\n"
-        )

@@ -145,32 +145,24 @@ class Program(Classes):
 
     def write_model(self) -> None:
         """Write the Transformer."""
-        s, given = self.spec, {"cache": Known(None)}
-        fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
+        s, prefix = self.spec, has_prefix(self.spec)
+        opened = {"memory": self.both, "segments": s.stack.segments, "prefix_len": prefix,
+                  "blank_pos": prefix and fills_blanks(s)}
+        fields = {k: Code(load(k)) if opened.get(k) else Known(None) for k in Inputs.__dataclass_fields__}
+        inputs = {"inputs": Record(Inputs, fields)}
         self.write_init()
         if self.both:
-            fields["memory"] = name_code("memory")
-            self.write_root("encode", ["source"], {})
-        if s.stack.segments:
-            fields["segments"] = name_code("segments")
-        if has_prefix(s):
-            fields["prefix_len"] = name_code("prefix_len")
-            if fills_blanks(s):
-                fields["blank_pos"] = name_code("blank_pos")
-        inputs = {"inputs": Record(Inputs, fields)}
+            self.write_root("encode", "source", {})
         if s.head or not s.labels:
-            self.write_root("forward", ["ids"], inputs | given)
+            self.write_root("forward", "ids", inputs)
         if s.labels:
-            self.write_root("classify", ["ids"], inputs)
+            self.write_root("classify", "ids", inputs)
 
-    def write_root(self, name: str, args: list[str], given: dict[str, Any]) -> None:
+    def write_root(self, name: str, ids: str, given: dict[str, Any]) -> None:
         """One of the ways into the model, for a single pass that learns nothing."""
         function: Any = self.part_attribute(Part([self.core], SELF), name)
-        given = {"mode": Known("prefill"), "drop": Known(no_dropout)} | given
-        names = {a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)}
-        given = {k: v for k, v in given.items() if k in names}
-        values = bind_arguments(function, [name_code(a) for a in args], given)
-        written = self.write_method(self.core, function, values)
+        given = {"mode": Known("prefill"), "drop": Known(no_dropout), "cache": Known(None)} | given
+        written = self.write_method(self.core, function, bind_arguments(function, [Code(load(ids))], given))
         last: Any = written.node.body[-1]
         if name == "forward":
             last.value = last.value.args[0 if self.spec.head else 1]  # of Output
@@ -195,23 +187,12 @@ class Program(Classes):
             text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)
         words = set(re.findall(r"\w+", text))
         numbers = print_numbers({n: v for n, v in self.numbers.items() if n in words})
-        return f'"""{self.header()}"""\n\n{loader.print_imports(text)}\n\n{numbers}\n\n\n{text}\n'
-
-    def header(self) -> str:
-        """What stands above the text."""
-        towers = [(n, t) for n, t in (("encoder", self.spec.encoder), ("decoder", self.spec.decoder)) if t]
-        said = " and ".join(f"{n} of {len(t.blocks)} layers" for n, t in towers)
-        return f"A Transformer ({said}, width {self.spec.stack.width}): python model.py DIRECTORY PROMPT."
+        return f"{loader.print_head(self.spec, text)}\n\n{numbers}\n\n\n{text}\n"
 
     def spell_parameter(self, name: str) -> str:
         """A parameter of the core by its name in the program."""
         name = re.sub(r"(\.moe\.(?:gate|up|down))\.weight$", r"\1", name)
         return re.sub(r"^(encoder|decoder)\.", r"\1_", name) if self.both else name
-
-
-def name_code(name: str) -> Code:
-    """A name as an open value."""
-    return Code(ast.Name(name, ast.Load()))
 
 
 def has_prefix(s: parts.Spec) -> bool:
