@@ -1,6 +1,7 @@
 """The classes and functions that a model needs, each written once: calls become text or are put in place."""
 
 import ast
+import dataclasses
 import inspect
 import re
 from types import FunctionType
@@ -35,9 +36,6 @@ class Classes(Functions):
         self.attributes: dict[tuple[Any, str], Any] = {}
         self.ours = [(p, m) for p, m in self.core.named_modules() if belongs_to_core(type(m))]
         self.titles = self.name_classes()
-        self.owner: Any = None
-        self.target: Any = None  # of the assignment that is read
-        self.layer = 0
 
     # ---- names ---------------------------------------------------------------------------------------------------
 
@@ -101,36 +99,21 @@ class Classes(Functions):
         return False
 
     def build(self, kind: type, args: list[Any], f: Frame) -> Any:
-        module = getattr(self.owner, self.target.attr)
-        if isinstance(module, nn.ModuleList):
-            return self.make(module[self.layer], kind, args, f)
-        return self.make(module, kind, args, f)
+        module = getattr(f.names["self"].module, f.target.attr)
+        return self.make(module[f.names["i"].value] if isinstance(module, nn.ModuleList) else module, kind, args, f)
 
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         """The call that makes a module; its class is written first if it was not yet."""
-        title = self.titles[self.key(module)]
         function = self.read_function(kind.__init__, Part([module], SELF))
         parameters = [a.arg for a in function.definition.args.args[1:]]
         given = self.open_arguments(module, dict(zip(parameters, args, strict=True)))
-        methods = self.methods.setdefault(title, {})
-        if "__init__" not in methods:
-            methods["__init__"] = self.in_module(module, lambda: self.define(function, bind_arguments(function, [], given)))
-        nodes = {a: residual(v) for a, v in zip(given, args, strict=True)}
-        return Code(
-            ast.Call(ast.Name(title, ast.Load()), [nodes[a] for a in nodes if a in methods["__init__"].used], [])
-        )
+        used = self.write_method(module, function, bind_arguments(function, [], given)).used
+        made = [residual(v) for name, v in zip(given, args, strict=True) if name in used]
+        return Code(ast.Call(load(self.titles[self.key(module)]), made, []))
 
     def open_arguments(self, module: Any, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a class that is made, open where its modules differ."""
         return given
-
-    def in_module(self, module: Any, work: Any) -> Any:
-        """Do some work while `module` is the one being made."""
-        before = self.owner, self.target, self.layer
-        self.owner = module
-        found = work()
-        self.owner, self.target, self.layer = before
-        return found
 
     def read_call(self, node: ast.Call, f: Frame) -> Any:
         if ast.unparse(node.func) == "nn.ModuleList":
@@ -139,28 +122,19 @@ class Classes(Functions):
 
     def make_layers(self, node: Any, f: Frame) -> Any:
         """nn.ModuleList(Block(…) for …): a range where all blocks are alike, a list where they differ."""
-        made: list[ast.expr] = []
-        loop = node.generators[0]
+        made, loop = list[ast.expr](), node.generators[0]
         for number, one in enumerate(self.value(loop.iter, f).value):
-            self.layer = number
-            inner = Frame(f.source, dict(f.names), f.taken)
+            inner = dataclasses.replace(f, names=dict(f.names))
             self.bind(loop.target, lift(one), inner)
-            inner.names["i"] = Known(self.layer, ast.Name("i", ast.Load()))
+            inner.names["i"] = Known(number, load("i"))
             made.append(residual(self.value(node.elt, inner)))
-        return Code(ast.Call(parse_expression("nn.ModuleList"), [self.repeat(made)], []))
-
-    def repeat(self, made: list[ast.expr]) -> ast.expr:
-        """One call for each layer: a comprehension, or a list of what differs."""
-        texts = [ast.unparse(m) for m in made]
-        if len(set(texts)) == 1:
+        if len({ast.unparse(m) for m in made}) == 1:
+            count = self.constants.get((f.names["self"].module.spec, "blocks"), len(made))
             name = "i" if "i" in load_names(made[0]) else "_"
-            return parse_expression(f"({texts[0]} for {name} in range({self.count_layers(len(made))}))")
-        numbered = [Substitute({"i": ast.Constant(n)}).visit(m) for n, m in enumerate(made)]
-        return self.group(numbered)
-
-    def count_layers(self, count: int) -> str:
-        """How the text calls the number of layers."""
-        return str(count)
+            every = parse_expression(f"({ast.unparse(made[0])} for {name} in range({count}))")
+        else:
+            every = self.group([Substitute({"i": ast.Constant(n)}).visit(m) for n, m in enumerate(made)])
+        return Code(ast.Call(parse_expression("nn.ModuleList"), [every], []))
 
     def group(self, made: list[ast.expr]) -> ast.expr:
         """A list of calls that differ."""
@@ -183,8 +157,7 @@ class Classes(Functions):
     def write_init(self) -> None:
         """The definition that makes the whole model."""
         init = self.read_function(Transformer.__init__, Part([self.core], SELF))
-        methods = self.methods.setdefault(self.titles[self.key(self.core)], {})
-        methods["__init__"] = self.in_module(self.core, lambda: self.define(init, bind_arguments(init, [Known(self.spec)], {})))
+        self.write_method(self.core, init, bind_arguments(init, [Known(self.spec)], {}))
 
     def finish(self) -> list[Any]:
         """All definitions that something calls, the model's own last."""

@@ -90,9 +90,9 @@ class Functions(Evaluator):
     def run_assign(self, node: Any, f: Frame) -> None:
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            pairs = [(t, self.target_value(t, v, f)) for t, v in zip(target.elts, value.elts, strict=True)]
+            pairs = [(t, self.value(v, f.aim(t))) for t, v in zip(target.elts, value.elts, strict=True)]
         else:
-            pairs = [(target, self.target_value(target, value, f))]
+            pairs = [(target, self.value(value, f.aim(target)))]
             if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], Known):
                 pairs = list(zip(target.elts, map(lift, pairs[0][1].value), strict=True))
         shapes = node.beside.removeprefix("# ").split(", ")
@@ -109,11 +109,6 @@ class Functions(Evaluator):
             new = ast.Assign([ast.Tuple(left, ast.Store())], ast.Tuple(right, ast.Load()))
             new = new if len(left) > 1 else ast.Assign(left, right[0])
             self.write(new, node, f, beside="# " + ", ".join(kept) if several else None)
-
-    def target_value(self, target: ast.expr, value: ast.expr, f: Frame) -> Any:
-        """What is assigned; a module that is made knows from the target which one it is."""
-        self.target = target
-        return self.value(value, f)
 
     def assign(self, target: Any, value: Any, f: Frame) -> ast.expr | None:
         """Bind a target; what is to be written to it, None where the value is decided."""
@@ -233,7 +228,8 @@ class Functions(Evaluator):
         methods = self.methods.setdefault(title, {})
         if name not in methods:
             methods[name] = self.define(function, values | {"self": Part([module], load("self"))})
-            self.done.setdefault(title, module)
+            if name != "__init__":
+                self.done.setdefault(title, module)
         return methods[name]
 
     def write_function(self, function: Function, values: dict[str, Any], f: Frame) -> Code:

@@ -94,10 +94,10 @@ class Program(Classes):
         if not isinstance(module, ExpertLinear | Stack):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
-        part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
+        part = self.part_attribute(Part([self.core], SELF), f.target.attr) if stack else Part([module], SELF)
         function = self.read_function(kind.__init__, part)
         inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
-        self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
+        self.run(function.definition.body, inner)
         if not stack:  # one tensor
             parameter = inner.body[-1].value  # type: ignore[attr-defined]
             parameter.args[0] = parameter.args[0].func.value
@@ -124,9 +124,6 @@ class Program(Classes):
             if len(args) > 3:
                 given = {"attn_mask": args.pop(), **given}
         return super().write_call(function, args, given, f)
-
-    def count_layers(self, count: int) -> str:
-        return self.constants.get((getattr(self.owner, "spec", None), "blocks")) or str(count)
 
     def group(self, made: list[ast.expr]) -> ast.expr:
         """Runs of equal calls: [DenseBlock() for _ in range(3)] + [MoeBlock() …]."""

@@ -79,6 +79,12 @@ class Frame:
     beside: str = ""  # of the last statement, if it returns
     yields: list[Any] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)  # names that the text has taken already
+    target: Any = None  # what is assigned to: a module that is made knows from it which one it is
+
+    def aim(self, target: ast.expr) -> "Frame":
+        """The frame while something is assigned to `target`."""
+        self.target = target
+        return self
 
 
 def load(name: str) -> ast.Name:
