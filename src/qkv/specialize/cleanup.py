@@ -93,8 +93,8 @@ def move(node: Any, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
         if names[0] in load_names(later):
             if isinstance(later, ast.For | ast.While) and names[0] not in load_names(later.iter):  # type: ignore[union-attr]
                 return False
-            if "step" in load_names(node.value) and "step" in load_names(later):
-                return False  # dropout draws in the order of the text
+            if names[0][0] != "_" and "step" in inputs and "step" in load_names(later):
+                return False  # dropout draws in the order of the text; an argument is computed first
             put = Substitute({names[0]: node.value})
             new = ast.fix_missing_locations(put.visit(copy.deepcopy(later)))
             if not node.fresh and (hasattr(new, "body") or len(ast.unparse(new)) > SHORT or node.above):

@@ -194,33 +194,27 @@ class Functions(Evaluator):
         over = {n for n, v in values.items() if isinstance(v, Code) and isinstance(v.node, ast.Name) and v.node.id == n}
         clash = (stored & f.taken) - over
         splices = self.splices and isinstance(function.owner, Part | Record)
-        holes = {n: Code(load(f"_{n}")) for n, v in values.items() if isinstance(v, Code) and not is_atomic(v.node)}
-        places = {f"_{n}": values[n].node for n in holes}
-        inner = Frame(function.source, values | holes, set(f.taken), inner=True)
+        holes = {n: v for n, v in values.items() if isinstance(v, Code) and not is_atomic(v.node)}
+        inner = Frame(function.source, values | {n: Code(load(f"_{n}")) for n in holes}, set(f.taken), inner=True)
+        inner.body = [short_lived(f"_{n}", v.node) for n, v in holes.items()]
         inner.renamed = {n: self.find_free_name(n, inner) for n in sorted(clash)}
         result = self.run(definition.body, inner)
         if result is RETURNED or any(isinstance(n, ast.Return) for s in inner.body for n in ast.walk(s)):
             return None
         result = Known(inner.yields) if inner.yields else result or Known(None)
+        last: Any = annotate(ast.Return(ast.Tuple(leaves_of(result), ast.Load())))
         is_open = not is_decided(result) and not inner.yields
-        if is_open:
-            last: Any = annotate(ast.Return(residual(result)))
-            inner.body = clean([*inner.body, last])[:-1]
-            several = isinstance(result, Known) and isinstance(last.value, ast.Tuple)
-            result = Known(tuple(map(Code, last.value.elts))) if several else Code(last.value)
-            if inner.body and (clash or not splices):
-                return None
-        counts = [*load_names(inner.body), *(n for v in leaves_of(result) for n in load_names(v))]
-        for hole in (h for h in places if counts.count(h) > 1):
-            if is_open and (hole[1:] in f.taken or not splices):
-                return None
-            name = self.find_free_name(hole[1:], f)
-            inner.body.insert(0, short_lived(name, places[hole]))
-            places[hole] = load(name)
-        put = Substitute(places)
-        f.body += [put.visit(s) for s in inner.body]
+        *body, _ = clean([*inner.body, last]) if is_open else [*inner.body, last]
+        left = {n for n in holes if f"_{n}" in load_names([*body, last])}
+        if is_open and body and (clash or left & f.taken or not splices):
+            return None
+        names = {f"_{n}": self.find_free_name(n, f) for n in left}
+        for one in (n for s in [*body, last] for n in ast.walk(s) if isinstance(n, ast.Name)):
+            one.id = names.get(one.id, one.id)
+        f.body += body
         f.taken |= inner.taken
-        return map_leaves(result, lambda _, c: Code(put.visit(c.node)))
+        leaves = iter(last.value.elts)
+        return map_leaves(result, lambda *_: Code(next(leaves)))
 
     def write_method(self, module: Any, function: Function, values: dict[str, Any]) -> Written:
         """A method of a class of the text, written once."""
