@@ -15,7 +15,7 @@ from qkv.errors import QkvError
 from qkv.specialize import layout, loader
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.functions import bind_arguments
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual, spell
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load, residual, spell
 
 Mode = Literal["train", "prefill", "decode"] | None
 SHARES = "k.shape[1] < q.shape[1]"  # do several heads read one key? The spec of an attention knows
@@ -65,32 +65,26 @@ class CoreText(Classes):
         alike = [m for _, m in self.ours if self.key(m) == self.key(module)]
         widths = {next(m.parameters()).shape[-1] for m in alike}
         opened = {"layer": self.mode != "train", "path": self.taps, "width": len(widths) > 1, "out": True}
-        return {k: Code(ast.Name(k, ast.Load())) if opened.get(k) else v for k, v in given.items()}
+        return {k: Code(load(k)) if opened.get(k) else v for k, v in given.items()}
 
     def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
         if target.attr in ("masks", "rotaries"):  # build_step() asks a stack for these
             return residual(value)
         return super().assign_attribute(target, value, f)
 
-    def attribute(self, value: Any, name: str) -> Any:
-        if isinstance(value, Record) and name in IMPORTED:
-            return Code(ast.Attribute(residual(value), name, ast.Load()))
-        return super().attribute(value, name)
-
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        name = ast.unparse(residual(function))
-        if name == "step.drop" and isinstance(args[1], Known) and args[1].value == 0.0:
+        if ast.unparse(residual(function)) == "step.drop" and isinstance(args[1], Known) and args[1].value == 0.0:
             return args[0]
-        found = super().write_call(function, args, {k: v for k, v in given.items() if k != "enable_gqa" or not (
-            isinstance(v, Known) and not v.value)}, f)
-        return Record(Step, self.fields, found.node) if name.endswith("with_attention_bias") else found
+        return super().write_call(function, args, {
+            k: v for k, v in given.items() if k != "enable_gqa" or not isinstance(v, Known) or v.value}, f)
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        name = getattr(function.definition, "name", "")
+        name, owner = getattr(function.definition, "name", ""), function.owner
         if name not in IMPORTED:
             return super().invoke(function, args, given, f)
-        found = super(Classes, self).write_call(Known(None, ast.Name(name, ast.Load())), args, given, f)
-        return Record(Step, self.fields, found.node) if name == "build_step" else found
+        target = ast.Attribute(owner.node, name, ast.Load()) if owner else load(name)
+        found = self.write_call(Code(target), args, given, f)
+        return found if name == "read_source" else Record(Step, self.fields, found.node)
 
     # ---- the module ----------------------------------------------------------------------------------------------
 
@@ -102,7 +96,7 @@ class CoreText(Classes):
         for name in roots:
             function: Any = self.part_attribute(Part([self.core], SELF), name)
             arguments = function.definition.args
-            given = {a.arg: Code(ast.Name(a.arg, ast.Load())) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
+            given = {a.arg: Code(load(a.arg)) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
             self.write_method(self.core, function, bind_arguments(function, [], given)).door = arguments
         body = self.name_rotaries("\n\n\n".join(map(layout.print_definition, self.finish())))
         head = loader.print_head(s, body, core=True, mode=self.mode, when=WHEN[self.mode], taps=self.taps)

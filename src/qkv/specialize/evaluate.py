@@ -245,7 +245,7 @@ class Evaluator:
     def settle(self, value: Any, name: str, f: Frame) -> Any:
         """A value whose open leaves are computed once: each gets a name."""
 
-        def let(where: str, leaf: Code) -> Value:
+        def let(where: str, leaf: Any) -> Value:
             if is_atomic(leaf.node):
                 return leaf
             new = self.find_free_name(where or name, f)

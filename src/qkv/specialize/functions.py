@@ -214,7 +214,7 @@ class Functions(Evaluator):
         f.body += body
         f.taken |= inner.taken
         leaves = iter(last.value.elts)
-        return map_leaves(result, lambda *_: Code(next(leaves)))
+        return map_leaves(result, lambda _, c: dataclasses.replace(c, node=next(leaves)))
 
     def write_method(self, module: Any, function: Function, values: dict[str, Any]) -> Written:
         """A method of a class of the text, written once."""
@@ -274,25 +274,19 @@ def flatten(definition: Any, values: dict[str, Any]) -> tuple[dict[str, Any], li
     notes = {a.arg: ast.unparse(a.annotation) if a.annotation else "Tensor" for a in arguments}
     names, leaves = dict[str, Any](), list[tuple[str, str, ast.expr]]()
     for name, value in values.items():
-        if name == "self":
-            names[name] = value
-        elif isinstance(value, Record) and value.node is not None:
-            leaves.append((name, notes[name], value.node))
-            names[name] = Record(value.kind, value.fields, load(name))
-        elif isinstance(value, Code):
-            leaves.append((name, notes[name].replace("Tensor | None", "Tensor"), value.node))
-            names[name] = Code(load(name))
-        else:
 
-            def leaf(where: str, code: Code) -> Code:
+        def leaf(where: str, code: Any) -> Any:
+            own, new = code is value, name  # noqa: B023
+            if not own:
                 new = code.node.id.rstrip("0123456789") if isinstance(code.node, ast.Name) else where or name  # noqa: B023
                 if any(n == new and ast.unparse(c) != ast.unparse(code.node) for n, _, c in leaves):
-                    new = code.node.id  # type: ignore[attr-defined]
-                if new not in (n for n, *_ in leaves):
-                    leaves.append((new, PAIRS.get(where, "Tensor"), code.node))
-                return Code(load(new))
+                    new = code.node.id
+            if own or new not in (n for n, *_ in leaves):
+                note = notes[name].replace("Tensor | None", "Tensor") if own else PAIRS.get(where, "Tensor")  # noqa: B023
+                leaves.append((new, note, code.node))
+            return dataclasses.replace(code, node=load(new))
 
-            names[name] = map_leaves(value, leaf, name)
+        names[name] = map_leaves(value, leaf, name)
     return names, leaves
 
 

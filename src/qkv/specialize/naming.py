@@ -37,7 +37,7 @@ class Naming:
     exceptions: dict[str, str] = field(default_factory=dict)  # whole names, alternatives by |
     parts: list[str] = field(default_factory=list)  # what one tensor of theirs is cut into
     flipped: list[str] = field(default_factory=list)  # ends of their names
-    rows: list[str] = field(default_factory=list)  # their names that have a leading 1
+    rows: bool = False  # some of theirs have a leading 1
     stacked: bool = False
     woven: bool = False
 
@@ -55,16 +55,11 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
             row.theirs = row.theirs[:1]
         known = {row.theirs[0]} | {t for t in row.theirs if set(t.split(".")) & naming.aliases.keys()}
         row.theirs = [t for t in row.theirs if t == row.theirs[0] or t not in known]
-        ops = row.slot.ops
-        naming.stacked |= "stack" in ops
-        naming.woven |= "weave" in ops
-        if "split" in ops:
-            naming.parts = [name.split(".")[-2] for name in row.slot.ours]
-        if "flip" in ops and row.ours.endswith(".weight"):
-            end = ".".join(row.theirs[0].split(".")[-2:])
-            naming.flipped += [end] * (end not in naming.flipped)
-        if "row" in ops:
-            naming.rows.append(row.theirs[0])
+    having = {op: [r for r in rows if op in r.slot.ops] for op in ("stack", "weave", "split", "flip", "row")}
+    flipped = [".".join(r.theirs[0].split(".")[-2:]) for r in having["flip"] if r.ours.endswith(".weight")]
+    naming.flipped = list(dict.fromkeys(flipped))
+    naming.stacked, naming.woven, naming.rows = (bool(having[op]) for op in ("stack", "weave", "row"))
+    naming.parts = [name.split(".")[-2] for row in having["split"][-1:] for name in row.slot.ours]
     simple = [r for r in rows if len(r.theirs) == 1 and r.module() != (r.ours, r.theirs[0]) and "#" not in r.theirs[0]]
     naming.segments, failed = match_words(list(dict.fromkeys(r.module() for r in simple)))
     for row in rows:

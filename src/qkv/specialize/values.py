@@ -168,11 +168,11 @@ def residual(value: Value) -> Any:
     return parse_expression(spell(held))
 
 
-def map_leaves(value: Any, change: Callable[[str, Code], Value], name: str = "") -> Any:
+def map_leaves(value: Any, change: Callable[[str, Any], Value], name: str = "") -> Any:
     """The value with each open leaf of its records and tuples changed; `name` says in which field it lies."""
-    if isinstance(value, Code):
-        return change(name, value)
     record = isinstance(value, Record)
+    if isinstance(value, Code) or (record and value.node):
+        return change(name, value)
     new = {k: map_leaves(lift(v), change, k if record else name) for k, v in find_parts(value).items()}
     if not new:
         return value
