@@ -25,6 +25,7 @@ class Classes(Functions):
     """Collects what is written, callees first."""
 
     merged = True  # a stack is no class of its own
+    native: Any = ()  # modules of which PyTorch has the like
     open_attributes: tuple[str, ...] = ()
 
     def __init__(self, s: parts.Spec) -> None:
@@ -43,9 +44,7 @@ class Classes(Functions):
         """A name for each distinct part: by its role, then by its stack, then by number."""
         roles: dict[str, dict[tuple[Any, ...], set[str]]] = {}
         for path, module in self.ours:
-            role = self.name_role(path, module)
-            if isinstance(module, Stack):
-                role = path.capitalize()
+            role = path.capitalize() if isinstance(module, Stack) else self.name_role(path, module)
             roles.setdefault(role, {}).setdefault(self.key(module), set()).add(path.split(".")[0].capitalize())
         titles: dict[tuple[Any, ...], str] = {}
         for role, variants in roles.items():
@@ -63,9 +62,9 @@ class Classes(Functions):
     # ---- modules -------------------------------------------------------------------------------------------------
 
     def part_attribute(self, part: Part, name: str) -> Any:
-        module = part.module
-        if (self.key(module), name) in self.attributes:
-            return self.attributes[self.key(module), name]
+        module, key = part.module, (self.key(part.module), name)
+        if key in self.attributes:
+            return self.attributes[key]
         found, node = getattr(module, name), ast.Attribute(part.node, part.prefix + name, ast.Load())
         if isinstance(found, nn.Module):
             if isinstance(found, Stack) and self.merged:
@@ -82,7 +81,7 @@ class Classes(Functions):
     def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
         if isinstance(part.module, nn.Identity):
             return args[0]
-        if not belongs_to_core(type(part.module)) or self.is_torch(part.module):
+        if not belongs_to_core(type(part.module)) or isinstance(part.module, self.native):
             return Code(ast.Call(part.node, [residual(args[0])], []))
         if isinstance(part.module, Stack) and self.merged:
             return self.invoke(self.part_attribute(part, "forward"), args, {}, f)
@@ -93,10 +92,6 @@ class Classes(Functions):
         for one in written:
             one.used = used
         return written[0].call(part.node, values)
-
-    def is_torch(self, module: nn.Module) -> bool:
-        """Whether PyTorch has the module as it stands."""
-        return False
 
     def build(self, kind: type, args: list[Any], f: Frame) -> Any:
         module = getattr(f.names["self"].module, f.target.attr)
@@ -143,8 +138,7 @@ class Classes(Functions):
     def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
         owner = self.value(target.value, f)
         module = getattr(owner, "module", None)
-        made = getattr(module, target.attr, None) if module is not None else None
-        if isinstance(made, nn.Identity) or value is None:
+        if value is None or isinstance(getattr(module, target.attr, None), nn.Identity):
             return None
         if isinstance(owner, Part) and not isinstance(value, Code) and target.attr not in self.open_attributes:
             if isinstance(value, Known) and value.node is not None:
@@ -201,11 +195,6 @@ class Classes(Functions):
 
 def prune(definitions: list[Any]) -> list[Any]:
     """The definitions without functions that nothing calls."""
-    while True:
-        used = {n for d in definitions for n in load_names(d) if n != d.name}
-        kept = [d for d in definitions if isinstance(d, ast.ClassDef) or d.name in used]
-        if len(kept) == len(definitions):
-            return kept
-        definitions = kept
-
-
+    used = {n for d in definitions for n in load_names(d) if n != d.name}
+    kept = [d for d in definitions if isinstance(d, ast.ClassDef) or d.name in used]
+    return kept if kept == definitions else prune(kept)

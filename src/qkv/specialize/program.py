@@ -56,33 +56,28 @@ def print_program(s: parts.Spec, names: str) -> str:
 class Program(Classes):
     """The core for one pass over whole texts: no step, no cache, no taps, no dropout; a stack is its model's own."""
 
-    may_be_none = False
+    may_be_none, native = False, Norm
 
     def __init__(self, s: parts.Spec) -> None:
+        self.stacks = [t for t in (s.encoder, s.decoder) if t]
         super().__init__(s)
         self.constants, self.numbers = name_constants(s)
-        self.both = bool(s.encoder and s.decoder)
-        attention = [a for t in (s.encoder, s.decoder) if t for b in t.blocks for a in (b.attn, b.cross) if a]
-        partly = any(isinstance(a, parts.Attention) and a.rotary and a.rotary.dim * a.rotary.axes < a.head_dim
-                     for a in attention)
+        self.both = len(self.stacks) == 2
+        attention: Any = [a for t in self.stacks for b in t.blocks for a in (b.attn, b.cross) if a]
+        heads = [(a.rotary, a.head_dim) for a in attention if isinstance(a, parts.Attention) and a.rotary]
+        partly = any(turn.dim * turn.axes < size for turn, size in heads)
         rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
         self.rewrites = tuple((rewrites | (EVEN if s.stack.width % 2 == 0 else {})).items())
 
     def name_role(self, path: str, module: Any) -> str:
         """Blocks and attention of which the model has several kinds are called by what tells them apart."""
-        name, s = super().name_role(path, module), getattr(module, "spec", None)
-        blocks = [b for t in (self.spec.encoder, self.spec.decoder) if t for b in t.blocks]
+        s, blocks = getattr(module, "spec", None), [b for t in self.stacks for b in t.blocks]
+        expert = isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks)
         attn = s.attn if isinstance(s, parts.Block) else s
-        if isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks):
-            name = f"Expert{name}"
-        if isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks):
-            name = f"Local{name}"
-        return name
+        local = isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks)
+        return "Local" * bool(local) + "Expert" * bool(expert) + super().name_role(path, module)
 
     # ---- what differs from the core ------------------------------------------------------------------------------
-
-    def is_torch(self, module: Any) -> bool:
-        return isinstance(module, Norm)
 
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         if isinstance(module, Norm):
