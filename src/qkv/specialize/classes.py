@@ -19,6 +19,16 @@ from qkv.specialize.values import Code, Frame, Known, Part, is_plain, lift, load
 
 SELF = load("self")
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
+CASES: Any = (  # phrases of the core's docstrings, and the parts of which they are not true
+    (parts.Block, lambda s: not s.cross, " cross-attention where there is a memory,"),
+    (parts.Block, lambda s: s.cross, " where there is a memory"),
+    (parts.Attention, lambda s: s.groups == s.heads, "; heads may share keys and values (Ainslie et al. 2023)"),
+    (parts.Experts, lambda s: not s.shared, ", and to a shared one"),
+    (parts.Ffn, lambda s: not s.gated, " (times gate)"),
+    (parts.Dense, lambda s: not s.norm, ", and a norm where the spec has one"),
+    (parts.Dense, lambda s: s.norm, " where the spec has one"),
+    (parts.Spec, lambda s: True, ", in any of the four architectures that the spec describes"),
+)
 
 
 class Classes(Functions):
@@ -169,28 +179,16 @@ class Classes(Functions):
         new = ast.ClassDef(name, node.bases, [], [methods[n].build_definition() for n in order if n in methods], [])
         annotate(new)
         new.kind = kind.__name__  # type: ignore[attr-defined]
-        new.doc = self.describe(module, (ast.get_docstring(node) or "").split("\n\n")[0])  # type: ignore[attr-defined]
+        new.doc = describe_part(getattr(module, "spec", None), (ast.get_docstring(node) or "").split("\n\n")[0])  # type: ignore[attr-defined]
         return new
 
-    def describe(self, module: Any, doc: str) -> str:
-        """A docstring of the core without the cases that this model is not."""
-        s, where = getattr(module, "spec", None), " where there is a memory"
-        without = {
-            f" cross-attention{where},": isinstance(s, parts.Block) and not s.cross,
-            where: isinstance(s, parts.Block) and s.cross,
-            ", key/value heads shared as in Ainslie et al. 2023": isinstance(s, parts.Attention)
-            and s.groups == s.heads,
-            ", and by a shared one": isinstance(s, parts.Experts) and not s.shared,
-            " (and gate)": isinstance(s, parts.Ffn) and not s.gated,
-            ", and a norm where the spec has one": isinstance(s, parts.Dense) and not s.norm,
-            " where the spec has one": isinstance(s, parts.Dense) and s.norm,
-            ", in any of the four architectures that the spec describes": isinstance(s, parts.Spec),
-        }
-        for phrase in (p for p, gone in without.items() if gone):
-            doc = doc.replace(phrase, "")
-        return doc.replace("(and gate)", "and gate").replace(
-            "Self-attention, feed-forward;", "Self-attention and feed-forward;"
-        )
+
+def describe_part(s: Any, doc: str) -> str:
+    """A docstring of the core without the cases that this part is not."""
+    for kind, goes, phrase in CASES:
+        doc = doc.replace(phrase, "") if isinstance(s, kind) and goes(s) else doc
+    doc = doc.replace("(times gate)", "times gate").replace("may share", "share")
+    return doc.replace("Self-attention, feed-forward;", "Self-attention and feed-forward;")
 
 
 def prune(definitions: list[Any]) -> list[Any]:
