@@ -14,8 +14,9 @@ from qkv.core.init import build_on_meta
 from qkv.core.model import Stack, Transformer
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written, bind_arguments
-from qkv.specialize.source import annotate, belongs_to_core, parse_expression, read_source
-from qkv.specialize.values import Code, Frame, Known, Part, is_plain, lift, load, load_names, residual
+from qkv.specialize.source import annotate, belongs_to_core, read_source
+from qkv.specialize.trees import is_plain, load, load_names, parse_expression
+from qkv.specialize.values import Code, Frame, Known, Part, lift, residual
 
 SELF = load("self")
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}

@@ -4,14 +4,14 @@ import ast
 import copy
 from typing import Any
 
-from qkv.specialize.values import load_names
+from qkv.specialize.trees import load_names
 
 SHORT = 94  # columns of a statement up to which names that are read once are put in their place
 
 
 def clean(body: list[ast.stmt]) -> list[ast.stmt]:
     """The statements without names that nobody reads, and with those read once in their place where they were made."""
-    while any([simplify(node, block, body) for block in blocks(body) for node in list(block)]):
+    while True in [simplify(node, block, body) for block in blocks(body) for node in list(block)]:
         pass
     return body
 

@@ -1,7 +1,6 @@
 """The core's own text with the forks of one model decided: it loads the core's weights and takes the core's step."""
 
 import ast
-import re
 from typing import Any, Literal
 
 from qkv import spec as parts
@@ -15,7 +14,8 @@ from qkv.errors import QkvError
 from qkv.specialize import layout, loader
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.functions import bind_arguments
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load, residual, spell
+from qkv.specialize.trees import load, spell
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual
 
 Mode = Literal["train", "prefill", "decode"] | None
 SHARES = "k.shape[1] < q.shape[1]"  # do several heads read one key? The spec of an attention knows

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from qkv.specialize.source import Rewrites, annotate, belongs_to_core, parse_expression, read_source
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, Value
-from qkv.specialize.values import is_atomic, is_plain, lift, load, map_leaves, residual, unwrap
+from qkv.specialize.source import Rewrites, annotate, belongs_to_core, read_source
+from qkv.specialize.trees import is_atomic, is_plain, load, parse_expression
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, Value, lift, map_leaves, residual, unwrap
 
 SAFE = "tuple dict enumerate len bool range zip isinstance getattr max min sum float"
 PURE = {getattr(builtins, n) for n in SAFE.split()}
@@ -146,7 +146,9 @@ class Evaluator:
     def read_unaryop(self, node: ast.UnaryOp, f: Frame) -> Any:
         value = self.value(node.operand, f)
         new = ast.UnaryOp(node.op, residual(value))
-        return Known(compute(ast.UnaryOp(node.op, A), value), value.node and new) if isinstance(value, Known) else Code(new)
+        if not isinstance(value, Known):
+            return Code(new)
+        return Known(compute(ast.UnaryOp(node.op, A), value), value.node and new)
 
     def read_binop(self, node: ast.BinOp, f: Frame) -> Any:
         left, right = self.value(node.left, f), self.value(node.right, f)
@@ -201,7 +203,8 @@ class Evaluator:
 
     def read_call(self, node: ast.Call, f: Frame) -> Any:
         function = self.value(node.func, f)
-        args, given = [self.value(one, f) for one in node.args], {str(k.arg): self.value(k.value, f) for k in node.keywords}
+        args = [self.value(one, f) for one in node.args]
+        given = {str(k.arg): self.value(k.value, f) for k in node.keywords}
         if isinstance(function, Function):
             return self.invoke(function, args, given, f)
         if isinstance(function, Part):
@@ -238,7 +241,8 @@ class Evaluator:
         """An object of the core is made."""
         if issubclass(kind, nn.Module):
             return self.build(kind, args, f)
-        fields = inspect.signature(kind).parameters if kind.__init__ is not object.__init__ or hasattr(kind, "_fields") else {}
+        made = kind.__init__ is not object.__init__ or hasattr(kind, "_fields")
+        fields = inspect.signature(kind).parameters if made else {}
         found = {k: p.default for k, p in fields.items()} | dict(zip(fields, args, strict=False)) | given
         return Record(kind, {k: self.settle(lift(v), k, f) for k, v in found.items()})
 

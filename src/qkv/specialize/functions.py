@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from qkv.specialize.cleanup import Substitute, clean
+from qkv.specialize.cleanup import clean
 from qkv.specialize.evaluate import Evaluator, bind_open, short_lived
 from qkv.specialize.source import annotate
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record
-from qkv.specialize.values import describe, is_atomic, is_decided, lift, load, load_names, map_leaves, residual
+from qkv.specialize.trees import is_atomic, load, load_names
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, is_decided, lift, map_leaves, residual
 
 PAIRS = {"angles": "tuple[Tensor, Tensor]"}
 RETURNED: Any = object()  # every way through the statements has returned already
@@ -185,7 +185,7 @@ class Functions(Evaluator):
         if isinstance(owner, Part):
             written = self.write_method(owner.module, function, values)
             return written.call(ast.Attribute(owner.node, definition.name, ast.Load()), values)
-        return self.write_function(function, values, f)
+        return self.write_function(function, values)
 
     def put_in_place(self, function: Function, values: dict[str, Any], f: Frame) -> Any:
         """What a call is worth where its function's text stands in place of it, None where it has to be a call."""
@@ -226,17 +226,14 @@ class Functions(Evaluator):
                 self.done.setdefault(title, module)
         return methods[name]
 
-    def write_function(self, function: Function, values: dict[str, Any], f: Frame) -> Code:
+    def write_function(self, function: Function, values: dict[str, Any]) -> Code:
         """The call of a function of the text, which is written once for what is decided of its arguments."""
-        name = first = function.definition.name
-        key, number = (id(function.definition), *((k, describe(v)) for k, v in values.items())), 2
-        while name in self.done and self.done[name][0] != key:
-            name, number = f"{first}{number}", number + 1
-        if name not in self.done:
-            written = self.define(function, values)
-            written.node.name = name
-            self.done[name] = key, written
-        return self.done[name][1].call(load(name), values)
+        written, name, number = self.define(function, values), function.definition.name, 2
+        text = ast.unparse(ast.fix_missing_locations(written.node))
+        while name in self.done and self.done[name][0] != text:
+            name, number = f"{function.definition.name}{number}", number + 1
+        written.node.name = name
+        return self.done.setdefault(name, (text, written))[1].call(load(name), values)
 
     def define(self, function: Function, values: dict[str, Any]) -> Written:
         """A definition with what is decided of its arguments folded in."""

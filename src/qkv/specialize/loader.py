@@ -8,6 +8,7 @@ from qkv import spec as parts
 from qkv.specialize import layout
 from qkv.specialize.naming import Naming
 
+
 def render(name: str, **fields: Any) -> str:
     """The text of a template."""
     from jinja2 import Environment, PackageLoader
@@ -49,7 +50,7 @@ def print_frame(s: parts.Spec, naming: Naming, *, free: bool, blanks: bool) -> s
         s=s, naming=naming, table=print_table("NAMES", naming.segments | naming.exceptions), words=words, key=key,
         theirs=theirs, starred=starred, changed=bool(naming.flipped or naming.parts or naming.stacked), what=what,
         writes=bool(s.decoder and s.head), free=free, blanks=blanks, list=lambda words: f"({json.dumps(words)[1:-1]})",
-        count="min(50, POSITIONS - len(ids))" if learned else "50",
+        count="min(start + 50, POSITIONS)" if learned else "start + 50",
         given="torch.tensor([ids])" + ", torch.zeros(1, len(ids), dtype=torch.long)" * bool(s.stack.segments),
     )
     lines = ((line.lstrip(), len(line) - len(line.lstrip())) for line in text.split("\n"))

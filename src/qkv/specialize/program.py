@@ -19,9 +19,9 @@ from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
-from qkv.specialize.source import annotate, parse_expression
+from qkv.specialize.source import annotate
+from qkv.specialize.trees import load, load_names, parse_expression
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record
-from qkv.specialize.values import lift, load, load_names
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",

@@ -9,9 +9,6 @@ from functools import cache
 from types import FunctionType
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-
 Rewrites = tuple[tuple[str, str], ...]  # pieces of the core's text, and what stands for them
 
 
@@ -55,16 +52,3 @@ read_source = cache(Source)
 def belongs_to_core(thing: Any) -> bool:
     """Whether a class or a function is the core's own."""
     return (getattr(thing, "__module__", None) or "").startswith("qkv.core.")
-
-
-def name_function(function: Any) -> ast.expr | None:
-    """How a function of PyTorch is called in the text."""
-    for name, module in (("F", F), ("torch", torch)):
-        if getattr(module, getattr(function, "__name__", ""), None) is function:
-            return parse_expression(f"{name}.{function.__name__}")
-    return None
-
-
-def parse_expression(text: str) -> ast.expr:
-    """An expression from its text."""
-    return ast.parse(text, mode="eval").body

@@ -2,15 +2,14 @@
 
 import ast
 import copy
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from qkv import spec as parts
-from qkv.specialize.source import Source, belongs_to_core, name_function, parse_expression
+from qkv.specialize.source import Source, belongs_to_core
+from qkv.specialize.trees import is_plain, load, name_function, parse_expression, spell
 
 
 @dataclass(eq=False)
@@ -87,11 +86,6 @@ class Frame:
         return self
 
 
-def load(name: str) -> ast.Name:
-    """A name that is read."""
-    return ast.Name(name, ast.Load())
-
-
 def lift(value: Any, node: ast.expr | None = None) -> Any:
     """A Python object as a value; `node` says how the text calls it."""
     if isinstance(value, Value):
@@ -104,40 +98,6 @@ def lift(value: Any, node: ast.expr | None = None) -> Any:
 def unwrap(value: Value) -> Any:
     """A value as a part of another one."""
     return value.value if isinstance(value, Known) and value.node is None else value
-
-
-def spell(value: Any) -> str:
-    """A decided value as one would type it: 64**-0.5 and not 0.125, Mask("causal") with its defaults left out."""
-    if dataclasses.is_dataclass(value):
-        every = [(i, f, getattr(value, f.name)) for i, f in enumerate(dataclasses.fields(value))]
-        given = [(i, f.name, spell(v)) for i, f, v in every if v != f.default]
-        words = [word if i == n else f"{name}={word}" for n, (i, name, word) in enumerate(given)]
-        return f"{type(value).__name__}({', '.join(words)})"
-    if isinstance(value, range):
-        return f"range({value.stop})"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(spell, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and 0 < value < 1e6 and not value.is_integer() and len(repr(value)) > 5:
-        for power in (-0.5, 0.5):
-            root = round(value ** (1 / power))
-            if root and root**power == value:
-                return f"{root}**{power}"
-    return "..." if value is ... else repr(value).replace("e-0", "e-")
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value can be typed into the text."""
-    if isinstance(value, tuple):
-        return all(map(is_plain, value))
-    own = dataclasses.is_dataclass(value) and type(value).__module__ == parts.__name__
-    return value is None or value is ... or isinstance(value, int | float | str | range) or own
-
-
-def is_atomic(node: ast.expr) -> bool:
-    """Whether an expression costs nothing, so that it may stand in several places."""
-    if isinstance(node, ast.Attribute):
-        return is_atomic(node.value)
-    return isinstance(node, ast.Name | ast.Constant)
 
 
 def find_parts(value: Any) -> dict[Any, Any]:
@@ -179,17 +139,3 @@ def map_leaves(value: Any, change: Callable[[str, Any], Value], name: str = "") 
     if record:
         return Record(value.kind, new)
     return Known(new if isinstance(value.value, dict) else type(value.value)(new.values()))
-
-
-def describe(value: Any) -> Any:
-    """What two values have in common when the text that they lead to is the same."""
-    within = value.fields if isinstance(value, Record) else find_parts(value)
-    if isinstance(value, Known) and not within:
-        return value.value if is_plain(value.value) else id(value.value)
-    return getattr(value, "kind", type(value)), *((k, describe(lift(v))) for k, v in within.items())
-
-
-def load_names(tree: ast.AST | list[ast.stmt]) -> Iterator[str]:
-    """Every name that is read."""
-    for one in tree if isinstance(tree, list) else [tree]:
-        yield from (n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
