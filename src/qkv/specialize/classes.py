@@ -12,13 +12,14 @@ from torch import nn
 from qkv import spec as parts
 from qkv.core.init import build_on_meta
 from qkv.core.model import Stack, Transformer
+from qkv.errors import QkvError
 from qkv.specialize.cleanup import Substitute
 from qkv.specialize.functions import Functions, Written, bind_arguments
 from qkv.specialize.source import annotate, belongs_to_core, read_source
-from qkv.specialize.trees import is_plain, load, load_names, parse_expression
+from qkv.specialize.trees import is_plain, load_names, make_name, parse_expression
 from qkv.specialize.values import Code, Frame, Known, Part, lift, residual
 
-SELF = load("self")
+SELF = make_name("self")
 ROLES = {"cross": "CrossAttention", "shared": "SharedFfn"}
 CASES: Any = (  # phrases of the core's docstrings, and the parts of which they are not true
     (parts.Block, lambda s: not s.cross, " cross-attention where there is a memory,"),
@@ -40,6 +41,8 @@ class Classes(Functions):
     open_attributes: tuple[str, ...] = ()
 
     def __init__(self, s: parts.Spec) -> None:
+        if not s.has_blocks:
+            raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
         self.spec = s
         with build_on_meta():
             self.core = Transformer(s)
@@ -115,7 +118,7 @@ class Classes(Functions):
         given = self.open_arguments(module, dict(zip(parameters, args, strict=True)))
         used = self.write_method(module, function, bind_arguments(function, [], given)).used
         made = [residual(v) for name, v in zip(given, args, strict=True) if name in used]
-        return Code(ast.Call(load(self.titles[self.key(module)]), made, []))
+        return Code(ast.Call(make_name(self.titles[self.key(module)]), made, []))
 
     def open_arguments(self, module: Any, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a class that is made, open where its modules differ."""
@@ -132,7 +135,7 @@ class Classes(Functions):
         for number, one in enumerate(self.value(loop.iter, f).value):
             inner = dataclasses.replace(f, names=dict(f.names))
             self.bind(loop.target, lift(one), inner)
-            inner.names["i"] = Known(number, load("i"))
+            inner.names["i"] = Known(number, make_name("i"))
             made.append(residual(self.value(node.elt, inner)))
         if len({ast.unparse(m) for m in made}) == 1:
             count = self.constants.get((f.names["self"].module.spec, "blocks"), len(made))

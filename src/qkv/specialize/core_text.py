@@ -10,11 +10,10 @@ from qkv.core.kernels import attend
 from qkv.core.model import Transformer
 from qkv.core.norm import Norm
 from qkv.core.step import Step, pass_through
-from qkv.errors import QkvError
 from qkv.specialize import layout, loader
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.functions import bind_arguments
-from qkv.specialize.trees import load, spell
+from qkv.specialize.trees import make_name, spell
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, residual
 
 Mode = Literal["train", "prefill", "decode"] | None
@@ -29,8 +28,6 @@ def print_core(s: parts.Spec, *, mode: Mode = None, taps: bool = False) -> str:
     `mode` decides what differs between training and decoding too: "train" has no cache, the others neither dropout nor
     gradients. The text loads the core's state dict; taps are printed only when asked for.
     """
-    if not s.has_blocks:
-        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
     return CoreText(s, mode, taps).module()
 
 
@@ -65,7 +62,7 @@ class CoreText(Classes):
         alike = [m for _, m in self.ours if self.key(m) == self.key(module)]
         widths = {next(m.parameters()).shape[-1] for m in alike}
         opened = {"layer": self.mode != "train", "path": self.taps, "width": len(widths) > 1, "out": True}
-        return {k: Code(load(k)) if opened.get(k) else v for k, v in given.items()}
+        return {k: Code(make_name(k)) if opened.get(k) else v for k, v in given.items()}
 
     def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
         if target.attr in ("masks", "rotaries"):  # build_step() asks a stack for these
@@ -82,7 +79,7 @@ class CoreText(Classes):
         name, owner = getattr(function.definition, "name", ""), function.owner
         if name not in IMPORTED:
             return super().invoke(function, args, given, f)
-        target = ast.Attribute(owner.node, name, ast.Load()) if owner else load(name)
+        target = ast.Attribute(owner.node, name, ast.Load()) if owner else make_name(name)
         found = self.write_call(Code(target), args, given, f)
         return found if name == "read_source" else Record(Step, self.fields, found.node)
 
@@ -96,7 +93,7 @@ class CoreText(Classes):
         for name in roots:
             function: Any = self.part_attribute(Part([self.core], SELF), name)
             arguments = function.definition.args
-            given = {a.arg: Code(load(a.arg)) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
+            given = {a.arg: Code(make_name(a.arg)) for a in (*arguments.args[1:], *arguments.kwonlyargs)}
             self.write_method(self.core, function, bind_arguments(function, [], given)).door = arguments
         body = self.name_rotaries("\n\n\n".join(map(layout.print_definition, self.finish())))
         head = loader.print_head(s, body, core=True, mode=self.mode, when=WHEN[self.mode], taps=self.taps)

@@ -12,12 +12,12 @@ from typing import Any
 from torch import nn
 
 from qkv.specialize.source import Rewrites, annotate, belongs_to_core, read_source
-from qkv.specialize.trees import is_atomic, is_plain, load, parse_expression
+from qkv.specialize.trees import is_atomic, is_plain, make_name, parse_expression
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, Value, lift, map_leaves, residual, unwrap
 
 SAFE = "tuple dict enumerate len bool range zip isinstance getattr max min sum float"
 PURE = {getattr(builtins, n) for n in SAFE.split()}
-A, B = load("a"), load("b")
+A, B = make_name("a"), make_name("b")
 NEUTRAL = {(ast.Mult, 1.0), (ast.Add, 0)}
 
 
@@ -254,7 +254,7 @@ class Evaluator:
                 return leaf
             new = self.find_free_name(where or name, f)
             f.body.append(short_lived(new, leaf.node))
-            return Code(load(new))
+            return Code(make_name(new))
 
         return map_leaves(value, let, name)
 
@@ -278,7 +278,7 @@ def bind_open(target: ast.expr, f: Frame) -> None:
     for one in ast.walk(target):
         if isinstance(one, ast.Name):
             new = f.renamed.get(one.id, one.id)
-            f.names[one.id] = Code(load(new))
+            f.names[one.id] = Code(make_name(new))
             f.taken.add(new)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from qkv.specialize.cleanup import clean
 from qkv.specialize.evaluate import Evaluator, bind_open, short_lived
 from qkv.specialize.source import annotate
-from qkv.specialize.trees import is_atomic, load, load_names
+from qkv.specialize.trees import is_atomic, load_names, make_name
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, is_decided, lift, map_leaves, residual
 
 PAIRS = {"angles": "tuple[Tensor, Tensor]"}
@@ -76,7 +76,7 @@ class Functions(Evaluator):
         if isinstance(call, ast.Yield):
             f.yields.append(self.value(call.value, f))  # type: ignore[arg-type]
         elif isinstance(call, ast.Call) and ast.unparse(call.func) == "self.add_module":
-            attribute = ast.Attribute(load("self"), self.value(call.args[0], f).value, ast.Store())
+            attribute = ast.Attribute(make_name("self"), self.value(call.args[0], f).value, ast.Store())
             self.run_assign(annotate(ast.Assign([attribute], call.args[1])), f)
         elif isinstance(call, ast.Call) and not (f.inner and ast.unparse(call) == "super().__init__()"):
             value = self.value(call, f)
@@ -163,7 +163,7 @@ class Functions(Evaluator):
         bind_open(target, f)
         if isinstance(rounds, Part):
             layers = list({self.key(m): m for m in rounds.module}.values())
-            f.names[target.id] = Part(layers, load(target.id))
+            f.names[target.id] = Part(layers, make_name(target.id))
         way, _ = self.run_branch(node.body, f)
         f.names = before | {k: v for k, v in way.names.items() if k in before}
         self.write(ast.For(place(target, f), residual(rounds), way.body, []), node, f)
@@ -195,7 +195,7 @@ class Functions(Evaluator):
         clash = (stored & f.taken) - over
         splices = self.splices and isinstance(function.owner, Part | Record)
         holes = {n: v for n, v in values.items() if isinstance(v, Code) and not is_atomic(v.node)}
-        inner = Frame(function.source, values | {n: Code(load(f"_{n}")) for n in holes}, set(f.taken), inner=True)
+        inner = Frame(function.source, values | {n: Code(make_name(f"_{n}")) for n in holes}, set(f.taken), inner=True)
         inner.body = [short_lived(f"_{n}", v.node) for n, v in holes.items()]
         inner.renamed = {n: self.find_free_name(n, inner) for n in sorted(clash)}
         result = self.run(definition.body, inner)
@@ -221,7 +221,7 @@ class Functions(Evaluator):
         title, name = self.titles[self.key(module)], function.definition.name
         methods = self.methods.setdefault(title, {})
         if name not in methods:
-            methods[name] = self.define(function, values | {"self": Part([module], load("self"))})
+            methods[name] = self.define(function, values | {"self": Part([module], make_name("self"))})
             if name != "__init__":
                 self.done.setdefault(title, module)
         return methods[name]
@@ -233,7 +233,7 @@ class Functions(Evaluator):
         while name in self.done and self.done[name][0] != text:
             name, number = f"{function.definition.name}{number}", number + 1
         written.node.name = name
-        return self.done.setdefault(name, (text, written))[1].call(load(name), values)
+        return self.done.setdefault(name, (text, written))[1].call(make_name(name), values)
 
     def define(self, function: Function, values: dict[str, Any]) -> Written:
         """A definition with what is decided of its arguments folded in."""
@@ -281,7 +281,7 @@ def flatten(definition: Any, values: dict[str, Any]) -> tuple[dict[str, Any], li
             if own or new not in (n for n, *_ in leaves):
                 note = notes[name].replace("Tensor | None", "Tensor") if own else PAIRS.get(where, "Tensor")  # noqa: B023
                 leaves.append((new, note, code.node))
-            return dataclasses.replace(code, node=load(new))
+            return dataclasses.replace(code, node=make_name(new))
 
         names[name] = map_leaves(value, leaf, name)
     return names, leaves

@@ -9,7 +9,7 @@ from qkv.specialize import layout
 from qkv.specialize.naming import Naming
 
 
-def render(name: str, **fields: Any) -> str:
+def fill_template(name: str, **fields: Any) -> str:
     """The text of a template."""
     from jinja2 import Environment, PackageLoader
 
@@ -19,7 +19,7 @@ def render(name: str, **fields: Any) -> str:
 def print_head(s: parts.Spec, body: str, **fields: Any) -> str:
     """What stands above a text: what it is, and the imports that it needs."""
     towers = [f"{n} of {len(t.blocks)} layers" for n, t in (("encoder", s.encoder), ("decoder", s.decoder)) if t]
-    doc, _, imports = render("head.jinja", s=s, towers=towers, **fields).rpartition('"""')
+    doc, _, imports = fill_template("head.jinja", s=s, towers=towers, **fields).rpartition('"""')
     words, groups = set(re.findall(r"\w+", re.sub(r'"[^"\n]*"', "", body))), list[str]()
     for group in imports.strip().split("\n\n"):
         lines = [line.rpartition("import ") for line in group.split("\n")]
@@ -45,7 +45,7 @@ def print_frame(s: parts.Spec, naming: Naming, *, free: bool, blanks: bool) -> s
     elif s.encoder:
         what = "what the model writes for a source, the likeliest token each time"
     learned = s.stack.positions and s.stack.positions.kind == "learned"
-    text = render(
+    text = fill_template(
         "frame.jinja",
         s=s, naming=naming, table=print_table("NAMES", naming.segments | naming.exceptions), words=words, key=key,
         theirs=theirs, starred=starred, changed=bool(naming.flipped or naming.parts or naming.stacked), what=what,

@@ -12,7 +12,6 @@ from qkv.core.experts import ExpertLinear
 from qkv.core.model import Stack
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError
 from qkv.specialize import layout, loader, unify
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.cleanup import clean
@@ -20,7 +19,7 @@ from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
 from qkv.specialize.source import annotate
-from qkv.specialize.trees import load, load_names, parse_expression
+from qkv.specialize.trees import load_names, make_name, parse_expression
 from qkv.specialize.values import Code, Frame, Function, Known, Part, Record
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
@@ -48,8 +47,6 @@ WHOLE = {  # where every head is turned from end to end
 
 def print_program(s: parts.Spec, names: str) -> str:
     """The program of a model, which needs torch and safetensors; `names` is the table of its family's checkpoints."""
-    if not s.has_blocks:
-        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
     return Program(s).module(names)
 
 
@@ -135,12 +132,12 @@ class Program(Classes):
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
-    def write_model(self) -> None:
-        """Write the Transformer."""
+    def build_definitions(self) -> list[Any]:
+        """The model as specialised trees, which say nothing of how they are printed."""
         s, prefix = self.spec, has_prefix(self.spec)
         opened = {"memory": self.both, "segments": s.stack.segments, "prefix_len": prefix,
                   "blank_pos": prefix and fills_blanks(s)}
-        fields = {k: Code(load(k)) if opened.get(k) else Known(None) for k in Inputs.__dataclass_fields__}
+        fields = {k: Code(make_name(k)) if opened.get(k) else Known(None) for k in Inputs.__dataclass_fields__}
         inputs = {"inputs": Record(Inputs, fields)}
         self.write_init()
         if self.both:
@@ -149,12 +146,13 @@ class Program(Classes):
             self.write_root("forward", "ids", inputs)
         if s.labels:
             self.write_root("classify", "ids", inputs)
+        return unify.merge_classes(self.finish())
 
     def write_root(self, name: str, ids: str, given: dict[str, Any]) -> None:
         """One of the ways into the model, for a single pass that learns nothing."""
         function: Any = self.part_attribute(Part([self.core], SELF), name)
         given = {"mode": Known("prefill"), "drop": Known(no_dropout), "cache": Known(None)} | given
-        written = self.write_method(self.core, function, bind_arguments(function, [Code(load(ids))], given))
+        written = self.write_method(self.core, function, bind_arguments(function, [Code(make_name(ids))], given))
         last: Any = written.node.body[-1]
         if name == "forward":
             last.value = last.value.args[0 if self.spec.head else 1]  # of Output
@@ -165,8 +163,7 @@ class Program(Classes):
 
     def module(self, names: str) -> str:
         """The whole text."""
-        self.write_model()
-        definitions = unify.merge_classes(self.finish())
+        definitions = self.build_definitions()
         for d in definitions:
             drop_defaults(d)
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):

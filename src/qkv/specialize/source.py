@@ -35,7 +35,7 @@ class Source:
         """The definition of a class, by its name, or of a function, a method or a lambda, by its first line."""
         if isinstance(thing, type):
             return next(n for n in self.tree.body if isinstance(n, ast.ClassDef) and n.name == thing.__name__)
-        line, kinds = thing.__code__.co_firstlineno, ast.FunctionDef | ast.Lambda
+        line, kinds = thing.__code__.co_firstlineno, (ast.FunctionDef, ast.Lambda)
         found = (n for n in ast.walk(self.tree) if isinstance(n, kinds))
         return next(n for n in found if line in (n.lineno, *(d.lineno for d in getattr(n, "decorator_list", ()))))
 

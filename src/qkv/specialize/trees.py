@@ -16,7 +16,7 @@ def parse_expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def load(name: str) -> ast.Name:
+def make_name(name: str) -> ast.Name:
     """A name that is read."""
     return ast.Name(name, ast.Load())
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from qkv.specialize.source import Source, belongs_to_core
-from qkv.specialize.trees import is_plain, load, name_function, parse_expression, spell
+from qkv.specialize.trees import is_plain, make_name, name_function, parse_expression, spell
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ def residual(value: Value) -> Any:
     if value.node is not None:
         return copy.deepcopy(value.node)
     if isinstance(value, Record):
-        return ast.Call(load(value.kind.__name__), [residual(v) for v in value.fields.values()], [])
+        return ast.Call(make_name(value.kind.__name__), [residual(v) for v in value.fields.values()], [])
     held: Any = value.value  # type: ignore[union-attr]
     if isinstance(held, list) or find_parts(value):
         return (ast.List if isinstance(held, list) else ast.Tuple)([residual(lift(v)) for v in held], ast.Load())
