@@ -146,6 +146,7 @@ def test_long_rotaries_have_a_name() -> None:
     assert 'ROTARY3 = Rotary(32, scaling=Scaling("wavelength", 8.0, 8, fast=4.0))\n' in text
     assert "step.angles[ROTARY3])" in text
     assert text.count('Scaling("wavelength"') == 1
+    assert text.count("def rotate") == 1  # the layers turn by different angles, but in the same way
 
 
 def test_one_class_per_distinct_block() -> None:

@@ -18,7 +18,8 @@ from qkv.checkpoints import model_dir
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.spec import as_json
-from qkv.specialize import program
+from qkv.specialize import core_text, program
+from qkv.specialize.classes import CASES
 
 FAMILIES = sorted(families.modules())
 DRAWN = [f for f in FAMILIES if oracles.draw(f, 0) is not None]
@@ -134,25 +135,25 @@ def test_a_program_writes_on_from_the_command_line_without_qkv(tmp_path: Path) -
     written = run("5", "6", "7")
     want = hub.load(tmp_path).generate([5, 6, 7], max_new_tokens=8).tokens
     assert json.loads(written.stdout)[: 3 + len(want)] == [5, 6, 7, *want]
+    config = json.loads((tmp_path / "config.json").read_text())
+    for stop in (want[2], [want[2], 1]):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": stop}))
+        assert json.loads(run("5", "6", str(want[2])).stdout)[:3] == [5, 6, want[2]]  # in the prompt it stops nothing
+        assert json.loads(run("5", "6", "7").stdout) == [5, 6, 7, *want[: want.index(want[2]) + 1]]
     refused = run("some text")
     assert refused.returncode == 1
     assert "tokenizer.json" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_every_rewrite_still_stands_in_the_core() -> None:
-    texts = "".join(
-        Path(sys.modules[f"qkv.core.{m}"].__file__ or "").read_text()
-        for m in ("attention", "experts", "kernels", "masks", "positions")
-    )
-    flat = re.sub(r"\s", "", texts)
-    for table in (program.REWRITES, program.WHOLE, program.EVEN):
-        for text in table:
-            assert re.sub(r"\s", "", text) in flat, text
+def test_every_rewrite_and_phrase_still_stands_in_the_core() -> None:
+    texts = {p.stem: p.read_text() for p in Path(sys.modules["qkv.core"].__path__[0]).glob("*.py")}
+    for text in (*program.REWRITES, *program.WHOLE, *program.EVEN, core_text.SHARES, *(phrase for *_, phrase in CASES)):
+        assert any(text in one for one in texts.values()), text
 
 
 def test_a_fork_decided_the_wrong_way_is_noticed(tmp_path: Path, monkeypatch) -> None:
     oracles.draw("llama", 0).save_pretrained(tmp_path)
-    monkeypatch.setitem(program.WHOLE, "x[..., s.dim // 2:s.dim]", "x[..., :s.dim // 2]")
+    monkeypatch.setitem(program.WHOLE, "x[..., s.dim // 2 : s.dim]", "x[..., : s.dim // 2]")
     with pytest.raises(AssertionError):
         hold(execute(qkv.show(tmp_path), monkeypatch)["load"](str(tmp_path)), hub.load(tmp_path).core)

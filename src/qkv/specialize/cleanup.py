@@ -4,63 +4,57 @@ import ast
 import copy
 from typing import Any
 
-from qkv.specialize.values import load_names
+from qkv.specialize.trees import load_names
 
 SHORT = 94  # columns of a statement up to which names that are read once are put in their place
 
 
 def clean(body: list[ast.stmt]) -> list[ast.stmt]:
     """The statements without names that nobody reads, and with those read once in their place where they were made."""
-    changed = True
-    while changed:
-        changed = False
-        for block in blocks(body):
-            for node in list(block):
-                if not isinstance(node, ast.Assign):
-                    continue
-                if targets(node) and all(count_reads(node, n, block, body) == 0 for n in targets(node)):
-                    block.remove(node)
-                    changed = True
-                elif take_over(node, block, body) or shorten(node, body) or move(node, block, body):
-                    changed = True
+    while True in [simplify(node, block, body) for block in blocks(body) for node in list(block)]:
+        pass
     return body
+
+
+def simplify(node: Any, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
+    """Whether one statement could be dropped, written shorter or moved."""
+    names = find_targets(node)
+    if names and not any(count_reads(node, n, block, body) for n in names):
+        block.remove(node)
+        return True
+    if len(names) > 1:
+        return shorten(node, names, body)
+    return bool(names) and (take_over(node, names[0], block, body) or move(node, names[0], block, body))
 
 
 def blocks(body: list[ast.stmt]) -> list[list[ast.stmt]]:
     """The lists of statements within statements, the inner ones first."""
-    found = []
-    for node in body:
-        for name in ("body", "orelse"):
-            found += blocks(getattr(node, name, []))
-    return [*found, body]
+    return [*(b for node in body for name in ("body", "orelse") for b in blocks(getattr(node, name, []))), body]
 
 
-def targets(node: ast.Assign) -> list[str]:
+def find_targets(node: Any) -> list[str]:
     """The names that a statement assigns, none where it assigns to anything else."""
-    parts = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets
-    return [p.id for p in parts if isinstance(p, ast.Name)] if all(isinstance(p, ast.Name) for p in parts) else []
+    to = node.targets[0] if isinstance(node, ast.Assign) else None
+    every = to.elts if isinstance(to, ast.Tuple) else [to]
+    return [str(getattr(n, "id", "")) for n in every] if all(isinstance(n, ast.Name) for n in every) else []
 
 
-def take_over(node: ast.Assign, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
+def take_over(node: Any, name: str, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
     """`bias2 = bias + …` is `bias = bias + …` where the first is not read again."""
-    names = targets(node)
-    first = names[0].rstrip("0123456789") if names else ""
-    if len(names) != 1 or first == names[0] or block is not body or first not in load_names(node.value):
+    first = name.rstrip("0123456789")
+    if first == name or block is not body or first not in load_names(node.value):
         return False
-    if first in load_names(body[body.index(node) + 1 :]):
-        return False
-    for one in body[body.index(node) :]:
-        for name in ast.walk(one):
-            if isinstance(name, ast.Name) and name.id == names[0]:
-                name.id = first
-    return True
+    at = body.index(node)
+    free = first not in load_names(body[at + 1 :])
+    for one in (n for s in body[at:] for n in ast.walk(s) if free and isinstance(n, ast.Name)):
+        one.id = first if one.id == name else one.id
+    return free
 
 
-def shorten(node: ast.Assign, body: list[ast.stmt]) -> bool:
+def shorten(node: Any, names: list[str], body: list[ast.stmt]) -> bool:
     """`rows, tokens = ids.shape` of which one is read: `tokens = ids.shape[1]`."""
-    names, read = targets(node), list(load_names(body))
-    left = [i for i, n in enumerate(names) if n in read]
-    if len(names) < 2 or len(left) > 1 or isinstance(node.value, ast.Call | ast.Tuple):
+    left = [i for i, n in enumerate(names) if n in load_names(body)]
+    if len(left) > 1 or isinstance(node.value, ast.Call | ast.Tuple):
         return False
     node.targets = [ast.Name(names[left[0]], ast.Store())]
     node.value = ast.Subscript(node.value, ast.Constant(left[0]), ast.Load())
@@ -74,46 +68,42 @@ class Substitute(ast.NodeTransformer):
         self.names = names
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        new = self.names.get(node.id)
-        return copy.deepcopy(new) if new is not None and isinstance(node.ctx, ast.Load) else node
+        return copy.deepcopy(self.names.get(node.id, node)) if isinstance(node.ctx, ast.Load) else node
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+    def visit_UnaryOp(self, node: Any) -> ast.AST:
         self.generic_visit(node)
-        twice = isinstance(node.op, ast.USub) and isinstance(node.operand, ast.UnaryOp)
-        return node.operand.operand if twice else node  # type: ignore[attr-defined]
+        minus = isinstance(node.op, ast.USub) and isinstance(node.operand, ast.UnaryOp)
+        return node.operand.operand if minus else node
 
 
-def move(node: Any, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
+def move(node: Any, name: str, block: list[ast.stmt], body: list[ast.stmt]) -> bool:
     """Put what a name stands for into its one place, if nothing that it reads changes on the way."""
-    names = targets(node)
-    if len(names) != 1 or count_reads(node, names[0], block, body) != 1:
+    if count_reads(node, name, block, body) != 1:
         return False
-    at, inputs = block.index(node), set(load_names(node.value))
-    for later in block[at + 1 :]:
-        if names[0] in load_names(later):
-            if isinstance(later, ast.For | ast.While) and names[0] not in load_names(later.iter):  # type: ignore[union-attr]
+    inputs, put = set(load_names(node.value)), Substitute({name: node.value})
+    for later in block[block.index(node) + 1 :]:
+        draws = "step" in inputs and "step" in load_names(later)  # dropout draws in the order of the text
+        if name not in load_names(later):
+            if inputs & set(find_targets(later)) or hasattr(later, "body") or draws:
                 return False
-            if "step" in load_names(node.value) and "step" in load_names(later):
-                return False  # dropout draws in the order of the text
-            put = Substitute({names[0]: node.value})
-            new = ast.fix_missing_locations(put.visit(copy.deepcopy(later)))
-            if not node.fresh and (hasattr(new, "body") or len(ast.unparse(new)) > SHORT or node.above):
-                return False
-            put.visit(later)
-            block.remove(node)
-            later.above = [*node.above, *later.above]  # type: ignore[attr-defined]
-            return True
-        changes = isinstance(later, ast.Assign) and inputs & set(targets(later))
-        if changes or hasattr(later, "body") or ("step" in inputs and "step" in load_names(later)):
+            continue
+        if (isinstance(later, ast.For) and name not in load_names(later.iter)) or (draws and name[0] != "_"):
             return False
+        new = ast.fix_missing_locations(put.visit(copy.deepcopy(later)))
+        if not node.fresh and (hasattr(new, "body") or len(ast.unparse(new)) > SHORT or node.above):
+            return False
+        put.visit(later)
+        block.remove(node)
+        later.above = [*node.above, *later.above]  # type: ignore[attr-defined]
+        return True
     return False
 
 
-def count_reads(node: ast.Assign, name: str, block: list[ast.stmt], body: list[ast.stmt]) -> int:
+def count_reads(node: Any, name: str, block: list[ast.stmt], body: list[ast.stmt]) -> int:
     """How often a name is read before it is assigned again."""
     found = list[str]()
     for later in block[block.index(node) + 1 :]:
         found += load_names(later)
-        if isinstance(later, ast.Assign) and name in targets(later):
+        if name in find_targets(later):
             return found.count(name)
     return (found if block is body else list(load_names(body))).count(name)

@@ -1,4 +1,4 @@
-"""Partial evaluation of the core's expressions and statements: what is decided is computed, the rest is written."""
+"""Partial evaluation of the core's expressions: what is decided is computed, the rest is written."""
 
 import ast
 import builtins
@@ -11,68 +11,52 @@ from typing import Any
 
 from torch import nn
 
-from qkv.specialize.source import annotate, belongs_to_core, name_function, parse_expression
-from qkv.specialize.values import (
-    Code,
-    Frame,
-    Function,
-    Items,
-    Known,
-    Part,
-    Record,
-    Value,
-    is_atomic,
-    is_plain,
-    map_leaves,
-    read_function,
-    residual,
-)
+from qkv.specialize.source import Rewrites, annotate, belongs_to_core, read_source
+from qkv.specialize.trees import is_atomic, is_plain, make_name, parse_expression
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, Value, lift, map_leaves, residual, unwrap
 
 SAFE = "tuple dict enumerate len bool range zip isinstance getattr max min sum float"
 PURE = {getattr(builtins, n) for n in SAFE.split()}
-REWRITTEN = (ast.Attribute, ast.Call, ast.Compare, ast.BinOp, ast.IfExp, ast.Subscript)
-A, B = ast.Name("a", ast.Load()), ast.Name("b", ast.Load())
+A, B = make_name("a"), make_name("b")
 NEUTRAL = {(ast.Mult, 1.0), (ast.Add, 0)}
-RETURNED: Any = object()  # every way through the statements has returned already
 
 
 class Evaluator:
-    """Expressions to values, statements to the text that remains of them."""
+    """Expressions to values; the classes after this one say what becomes of calls and modules."""
 
-    rewrites: dict[str, str]  # what holds in the text to be written, though the core's own text asks
+    rewrites: Rewrites = ()  # what holds in the text to be written, though the core's own text asks
     constants: dict[tuple[Any, str], str]  # how the text calls a number of the spec
-
-    # ---- expressions ---------------------------------------------------------------------------------------------
+    may_be_none = True  # whether an open value may turn out to be None
+    part_attribute: Any  # (part, name): an attribute of a module
+    invoke: Any  # (function, args, given, frame): a function of the core is called
+    call_part: Any  # (part, args, frame): a module is called
+    build: Any  # (kind, args, frame): a module of the core is made
 
     def value(self, node: ast.AST, f: Frame) -> Any:
         """What an expression is worth."""
-        if self.rewrites and isinstance(node, REWRITTEN):
-            instead = self.rewrites.get(ast.unparse(node))
-            if instead is not None:
-                return self.value(parse_expression(instead), f)
         read = getattr(self, f"read_{type(node).__name__.lower()}", None)
         return read(node, f) if read else Code(self.rebuild(node, f))
 
     def rebuild(self, node: Any, f: Frame) -> Any:
         """A node whose parts are replaced by what they are worth."""
-        new = copy.copy(node)
-        for name, child in ast.iter_fields(node):
+
+        def renew(child: Any) -> Any:
+            if isinstance(child, list):
+                return list(map(renew, child))
             if isinstance(child, ast.expr):
-                setattr(new, name, residual(self.value(child, f)))
-            elif isinstance(child, list):
-                setattr(new, name, [residual(self.value(c, f)) if isinstance(c, ast.expr) else self.rebuild(c, f)
-                                    if isinstance(c, ast.AST) else c for c in child])
+                return residual(self.value(child, f))
+            return self.rebuild(child, f) if isinstance(child, ast.AST) else child
+
+        new = copy.copy(node)
+        vars(new).update({name: renew(child) for name, child in ast.iter_fields(node)})
         return new
 
-    def lift(self, value: Any, node: ast.expr | None = None) -> Any:
-        """A Python object, of which parts may be values already, as a value; `node` says how the text calls it."""
-        if isinstance(value, Value):
-            return value
-        if isinstance(value, tuple) and any(isinstance(v, Value) for v in value):
-            return Items([self.lift(v) for v in value])
-        if node is None and callable(value) and not belongs_to_core(value):
-            node = name_function(value)
-        return Known(value, None if is_plain(value) else node)
+    def read_function(self, function: Any, owner: Any = None) -> Function:
+        """A function or a method of the core as it stands in its file."""
+        source = read_source(function.__module__, self.rewrites)
+        every = inspect.signature(function).parameters.items()
+        defaults = {k: Known(p.default) for k, p in every if p.default is not inspect.Parameter.empty}
+        return Function(source.find(function), source, owner=owner, defaults=defaults)
 
     def read_constant(self, node: ast.Constant, f: Frame) -> Any:
         return Known(node.value)
@@ -80,9 +64,7 @@ class Evaluator:
     def read_name(self, node: ast.Name, f: Frame) -> Any:
         if node.id in f.names:
             return f.names[node.id]
-        if node.id in f.source.names:
-            return self.lift(f.source.names[node.id], node)
-        return self.lift(getattr(builtins, node.id), node)
+        return lift(f.source.names[node.id] if node.id in f.source.names else getattr(builtins, node.id), node)
 
     def read_attribute(self, node: ast.Attribute, f: Frame) -> Any:
         return self.attribute(self.value(node.value, f), node.attr)
@@ -96,34 +78,27 @@ class Evaluator:
                 return value.fields[name]
             found = inspect.getattr_static(value.kind, name, None)
             if isinstance(found, FunctionType):
-                return read_function(found, value)
+                return self.read_function(found, value)
             if is_plain(found) and found is not None and value.node is None:
                 return Known(found)
-        if isinstance(value, Known):
-            found = getattr(value.value, name)
-            known = self.lift(found, ast.Attribute(value.node, name, ast.Load()) if value.node else None)
-            if isinstance(value.value, ModuleType):
-                known.node = ast.Attribute(residual(value), name, ast.Load())  # torch.inf
-            if dataclasses.is_dataclass(value.value) and (value.value, name) in self.constants:
-                known.node = parse_expression(self.constants[value.value, name])
-            return known
-        if isinstance(value, Items):
-            return Known(getattr(value.values, name))
-        return Code(ast.Attribute(residual(value), name, ast.Load()))
-
-    def part_attribute(self, part: Part, name: str) -> Any:
-        """One attribute of a module of the core."""
-        raise NotImplementedError
+        if not isinstance(value, Known):
+            return Code(ast.Attribute(residual(value), name, ast.Load()))
+        known = lift(getattr(value.value, name), value.node and ast.Attribute(value.node, name, ast.Load()))
+        if isinstance(value.value, ModuleType):
+            known.node = ast.Attribute(residual(value), name, ast.Load())  # torch.inf
+        if dataclasses.is_dataclass(value.value) and (value.value, name) in self.constants:
+            known.node = parse_expression(self.constants[value.value, name])
+        return known
 
     def read_subscript(self, node: ast.Subscript, f: Frame) -> Any:
         value, index = self.value(node.value, f), self.value(node.slice, f)
         if isinstance(value, Record) and value.node is None:
-            value = Items(list(value.fields.values()))
-        if isinstance(value, Items) and isinstance(node.slice, ast.Slice):
+            value = Known(tuple(value.fields.values()))
+        if isinstance(value, Known) and isinstance(node.slice, ast.Slice):
             ends = (node.slice.lower, node.slice.upper, node.slice.step)
-            return Items(value.values[slice(*(self.value(e, f).value if e else None for e in ends))], value.kind)
-        if isinstance(index, Known) and isinstance(value, Known | Items):
-            return self.lift((value.value if isinstance(value, Known) else value.values)[index.value])
+            return Known(value.value[slice(*(self.value(e, f).value if e else None for e in ends))])
+        if isinstance(index, Known) and isinstance(value, Known):
+            return lift(value.value[index.value])
         at = residual(index)
         every = at.elts if isinstance(at, ast.Tuple) else [at]
         while every and isinstance(last := every[-1], ast.Slice) and last.lower is last.upper is last.step is None:
@@ -136,16 +111,11 @@ class Evaluator:
 
     def read_slice(self, node: ast.Slice, f: Frame) -> Any:
         ends = [self.value(p, f) if p else Known(None) for p in (node.lower, node.upper, node.step)]
-        if isinstance(ends[0], Known) and ends[0].value == 0:
-            ends[0] = Known(None)
-        nodes = [None if isinstance(e, Known) and e.value is None else residual(e) for e in ends]
-        return Code(ast.Slice(*nodes))  # type: ignore[arg-type]
+        none = [isinstance(v, Known) and (v.value is None or (i == 0 and v.value == 0)) for i, v in enumerate(ends)]
+        return Code(ast.Slice(*(None if gone else residual(v) for v, gone in zip(ends, none, strict=True))))  # type: ignore[arg-type]
 
     def read_tuple(self, node: ast.Tuple | ast.List, f: Frame) -> Any:
-        found = [self.value(one, f) for one in node.elts]
-        if isinstance(node, ast.Tuple) and all(isinstance(v, Known) and v.node is None for v in found):
-            return Known(tuple(v.value for v in found))
-        return Items(found, tuple if isinstance(node, ast.Tuple) else list)
+        return Known((tuple if isinstance(node, ast.Tuple) else list)(unwrap(self.value(one, f)) for one in node.elts))
 
     read_list = read_tuple
 
@@ -154,17 +124,13 @@ class Evaluator:
 
     def read_ifexp(self, node: ast.IfExp, f: Frame) -> Any:
         truth = self.truth(self.value(node.test, f))
-        if truth is None:
-            return Code(self.rebuild(node, f))
-        return self.value(node.body if truth else node.orelse, f)
+        return Code(self.rebuild(node, f)) if truth is None else self.value(node.body if truth else node.orelse, f)
 
     def truth(self, value: Any) -> bool | None:
         """Whether a value counts as true; None where that is open."""
         if isinstance(value, Known):
             return bool(value.value)
-        if isinstance(value, Items):
-            return bool(value.values)
-        return None if isinstance(value, Code) or getattr(value, "node", None) is not None else True
+        return None if value.node else True
 
     def read_boolop(self, node: ast.BoolOp, f: Frame) -> Any:
         either, left = isinstance(node.op, ast.Or), list[Any]()
@@ -172,105 +138,73 @@ class Evaluator:
             value = self.value(one, f)
             truth = self.truth(value)
             if truth is either:
-                if not left:
-                    return value
-                if isinstance(value, Known):
-                    return Known(either)
-            if truth is None or one is node.values[-1]:
+                return Known(either) if left else value
+            if truth is None or (one is node.values[-1] and not left):
                 left.append(value)
-        left = [v for v in left[:-1] if self.truth(v) is None] + left[-1:]
-        if len(left) > 1 and self.truth(left[-1]) is not None:
-            left.pop()
         return left[0] if len(left) == 1 else Code(ast.BoolOp(node.op, [residual(v) for v in left]))
 
     def read_unaryop(self, node: ast.UnaryOp, f: Frame) -> Any:
         value = self.value(node.operand, f)
-        if isinstance(value, Known):
-            return Known(compute(ast.UnaryOp(node.op, A), value), value.node and ast.UnaryOp(node.op, residual(value)))
-        return Code(ast.UnaryOp(node.op, residual(value)))
+        new = ast.UnaryOp(node.op, residual(value))
+        if not isinstance(value, Known):
+            return Code(new)
+        return Known(compute(ast.UnaryOp(node.op, A), value), value.node and new)
 
     def read_binop(self, node: ast.BinOp, f: Frame) -> Any:
         left, right = self.value(node.left, f), self.value(node.right, f)
-        if isinstance(left, Items) and isinstance(right, Items) and left.kind is right.kind is dict:
-            return Items(left.values | right.values, dict)
         if isinstance(node.op, ast.Sub) and isinstance(right, Known) and right.value == 0:
             return left
         for one, other in ((left, right), (right, left)):
             if isinstance(other, Known) and is_plain(other.value) and (type(node.op), other.value) in NEUTRAL:
                 return one
-        if isinstance(left, Known) and isinstance(right, Known):
-            named = left.node or right.node or isinstance(node.op, ast.LShift)
-            return Known(compute(ast.BinOp(A, node.op, B), left, right),
-                         ast.BinOp(residual(left), node.op, residual(right)) if named else None)
-        return Code(ast.BinOp(residual(left), node.op, residual(right)))
+        if not (isinstance(left, Known) and isinstance(right, Known)):
+            return Code(ast.BinOp(residual(left), node.op, residual(right)))
+        named = left.node or right.node or isinstance(node.op, ast.LShift)
+        return Known(compute(ast.BinOp(A, node.op, B), left, right),
+                     ast.BinOp(residual(left), node.op, residual(right)) if named else None)
 
     def read_compare(self, node: ast.Compare, f: Frame) -> Any:
         left, right, op = self.value(node.left, f), self.value(node.comparators[0], f), node.ops[0]
         if isinstance(left, Known) and isinstance(right, Known):
             return Known(compute(ast.Compare(A, [op], [B]), left, right))
-        if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(left, Code) and self.may_be_none(left)):
+        if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(left, Code) and self.may_be_none):
             return Known(isinstance(op, ast.IsNot))
         return Code(ast.Compare(residual(left), [op], [residual(right)]))
 
-    def may_be_none(self, value: Code) -> bool:
-        """Whether an open value may turn out to be None."""
-        return True
-
     def read_joinedstr(self, node: ast.JoinedStr, f: Frame) -> Any:
         found = [self.value(v.value if isinstance(v, ast.FormattedValue) else v, f) for v in node.values]
-        if all(isinstance(v, Known) for v in found):
-            return Known("".join(str(v.value) for v in found))
-        return Code(self.rebuild(node, f))
+        known = all(isinstance(v, Known) for v in found)
+        return Known("".join(str(v.value) for v in found)) if known else Code(self.rebuild(node, f))
 
     def read_listcomp(self, node: Any, f: Frame) -> Any:
-        rounds = self.list_values(self.value(node.generators[0].iter, f))
-        inner = dataclasses.replace(f, names=dict(f.names))
-        if rounds is None:
-            loop = node.generators[0]
-            head = residual(self.value(loop.iter, f))
-            bind_open(loop.target, inner)
-            every = [ast.comprehension(loop.target, head, [], 0)]
-            return Code(type(node)(residual(self.value(node.elt, inner)), every))
-        found = self.go_through(node, 0, inner)
-        if isinstance(node, ast.DictComp):
-            return Items(dict(found), dict)
-        if all(isinstance(v, Known) and v.node is None for v in found):
-            return Known([v.value for v in found])
-        return Items(found, list)
+        inner, loop = dataclasses.replace(f, names=dict(f.names)), node.generators[0]
+        rounds = self.value(loop.iter, f)
+        if isinstance(rounds, Known):
+            found = self.go_through(node, 0, inner)
+            return Known(dict(found) if isinstance(node, ast.DictComp) else found)
+        bind_open(loop.target, inner)
+        every = [ast.comprehension(loop.target, residual(rounds), [], 0)]
+        return Code(type(node)(residual(self.value(node.elt, inner)), every))
 
     def go_through(self, node: Any, depth: int, f: Frame) -> list[Any]:
         """The elements of a comprehension whose loops are decided."""
         if depth == len(node.generators):
             if isinstance(node, ast.DictComp):
                 return [(self.value(node.key, f).value, self.value(node.value, f))]
-            return [self.value(node.elt, f)]
-        found: list[Any] = []
-        loop = node.generators[depth]
-        for one in self.list_values(self.value(loop.iter, f)) or []:
-            self.bind(loop.target, one, f)
+            return [unwrap(self.value(node.elt, f))]
+        found, loop = list[Any](), node.generators[depth]
+        for one in self.value(loop.iter, f).value:
+            self.bind(loop.target, lift(one), f)
             if all(self.truth(self.value(test, f)) for test in loop.ifs):
                 found += self.go_through(node, depth + 1, f)
         return found
 
-    read_generatorexp = read_dictcomp = read_listcomp  # type: ignore[assignment]
-
-    def list_values(self, value: Any) -> list[Any] | None:
-        """The values that a loop goes through, None where that is open."""
-        if isinstance(value, Items):
-            return [Known(k) for k in value.values] if value.kind is dict else list(value.values)
-        if isinstance(value, Known) and hasattr(value.value, "__iter__"):
-            return [self.lift(v) for v in value.value]
-        return None
-
-    # ---- calls ---------------------------------------------------------------------------------------------------
+    read_generatorexp = read_dictcomp = read_listcomp
 
     def read_call(self, node: ast.Call, f: Frame) -> Any:
         function = self.value(node.func, f)
         args = [self.value(one, f) for one in node.args]
-        return self.apply(function, args, {str(k.arg): self.value(k.value, f) for k in node.keywords}, f)
-
-    def apply(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        """What a call is worth."""
+        given = {str(k.arg): self.value(k.value, f) for k in node.keywords}
         if isinstance(function, Function):
             return self.invoke(function, args, given, f)
         if isinstance(function, Part):
@@ -280,15 +214,15 @@ class Evaluator:
             if called is dataclasses.replace and isinstance(first, Record):
                 changed = {k: self.settle(v, k, f) for k, v in given.items()}
                 return Record(first.kind, first.fields | changed, first.node)
-            if inspect.isclass(called) and belongs_to_core(called):
+            if belongs_to_core(called) and isinstance(called, type):
                 return self.construct(called, args, given, f)
-            if isinstance(called, FunctionType) and belongs_to_core(called):
-                return self.invoke(read_function(called), args, given, f)
+            if belongs_to_core(called) and isinstance(called, FunctionType):
+                return self.invoke(self.read_function(called), args, given, f)
             home, held = getattr(called, "__module__", ""), getattr(called, "__self__", None)
             pure = called in PURE or home in ("math", "dataclasses", "qkv.spec") or held is dict
             if (pure or isinstance(held, dict | str | ContextVar)) and all(
                     isinstance(v, Known) for v in (*args, *given.values())):
-                found = self.lift(called(*(v.value for v in args), **{k: v.value for k, v in given.items()}))
+                found = lift(called(*(v.value for v in args), **{k: v.value for k, v in given.items()}))
                 if home == "math" and any(v.node for v in args):
                     found.node = ast.Call(residual(function), [residual(v) for v in args], [])
                 return found
@@ -298,8 +232,8 @@ class Evaluator:
         """A call that stays."""
         for i, v in enumerate(args):
             if isinstance(v, Function):  # a lambda
-                inner = dataclasses.replace(f, names=v.names)
-                args[i] = Code(ast.Lambda(v.definition.args, residual(self.value(v.definition.body, inner))))  # type: ignore[arg-type]
+                body = self.value(v.definition.body, dataclasses.replace(f, names=v.names))
+                args[i] = Code(ast.Lambda(v.definition.args, residual(body)))
         keywords = [ast.keyword(k, residual(v)) for k, v in given.items()]
         return Code(ast.Call(residual(function), [residual(v) for v in args], keywords))
 
@@ -307,22 +241,20 @@ class Evaluator:
         """An object of the core is made."""
         if issubclass(kind, nn.Module):
             return self.build(kind, args, f)
-        if kind.__init__ is object.__init__ and not hasattr(kind, "_fields"):
-            return Record(kind, {})
-        fields = inspect.signature(kind).parameters
-        found = dict(zip(fields, args, strict=False)) | given
-        every = {k: found[k] if k in found else self.lift(p.default) for k, p in fields.items()}
-        return Record(kind, {k: self.settle(v, k, f) for k, v in every.items()})
+        made = kind.__init__ is not object.__init__ or hasattr(kind, "_fields")
+        fields = inspect.signature(kind).parameters if made else {}
+        found = {k: p.default for k, p in fields.items()} | dict(zip(fields, args, strict=False)) | given
+        return Record(kind, {k: self.settle(lift(v), k, f) for k, v in found.items()})
 
     def settle(self, value: Any, name: str, f: Frame) -> Any:
         """A value whose open leaves are computed once: each gets a name."""
 
-        def let(where: str, leaf: Code) -> Value:
+        def let(where: str, leaf: Any) -> Value:
             if is_atomic(leaf.node):
                 return leaf
             new = self.find_free_name(where or name, f)
-            f.body.append(short_lived(ast.Assign([ast.Name(new, ast.Store())], leaf.node)))
-            return Code(ast.Name(new, ast.Load()))
+            f.body.append(short_lived(new, leaf.node))
+            return Code(make_name(new))
 
         return map_leaves(value, let, name)
 
@@ -332,29 +264,13 @@ class Evaluator:
         f.taken.add(new)
         return new
 
-    # ---- names ---------------------------------------------------------------------------------------------------
-
     def bind(self, target: ast.expr, value: Any, f: Frame) -> None:
         """Remember what the names of a target are worth."""
         if isinstance(target, ast.Name):
             f.names[target.id] = value
         elif isinstance(target, ast.Tuple):
-            for one, part in zip(target.elts, self.list_values(value) or [], strict=True):
-                self.bind(one, part, f)
-
-    # ---- what the classes after this one do ------------------------------------------------------------------------
-
-    def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        """A function of the core is called."""
-        raise NotImplementedError
-
-    def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
-        """A module is called."""
-        raise NotImplementedError
-
-    def build(self, kind: type, args: list[Any], f: Frame) -> Any:
-        """A module of the core is made."""
-        raise NotImplementedError
+            for one, part in zip(target.elts, value.value, strict=True):
+                self.bind(one, lift(part), f)
 
 
 def bind_open(target: ast.expr, f: Frame) -> None:
@@ -362,24 +278,15 @@ def bind_open(target: ast.expr, f: Frame) -> None:
     for one in ast.walk(target):
         if isinstance(one, ast.Name):
             new = f.renamed.get(one.id, one.id)
-            f.names[one.id] = Code(ast.Name(new, ast.Load()))
+            f.names[one.id] = Code(make_name(new))
             f.taken.add(new)
 
 
-def place(target: Any, f: Frame) -> Any:
-    """A target as it stands in the text."""
-    new = copy.deepcopy(target)
-    for one in ast.walk(new):
-        if isinstance(one, ast.Name):
-            one.id = f.renamed.get(one.id, one.id)
+def short_lived(name: str, node: ast.expr) -> Any:
+    """An assignment that may be put into the one place where its name is read."""
+    new = annotate(ast.Assign([ast.Name(name, ast.Store())], node))
+    new.fresh = True
     return new
-
-
-def short_lived(node: Any) -> Any:
-    """A statement that may be put into the one place where its name is read."""
-    annotate(node)
-    node.fresh = True
-    return node
 
 
 def compute(operation: ast.expr, a: Known, b: Known | None = None) -> Any:

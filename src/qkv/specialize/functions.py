@@ -1,4 +1,4 @@
-"""The functions and methods that a model needs, each written once: a call becomes text or is put in place."""
+"""Statements, functions and methods that a model needs, each written once: a call becomes text or is put in place."""
 
 import ast
 import copy
@@ -6,45 +6,36 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from qkv.specialize.cleanup import Substitute, clean
-from qkv.specialize.evaluate import RETURNED, Evaluator, bind_open, place, short_lived
+from qkv.specialize.cleanup import clean
+from qkv.specialize.evaluate import Evaluator, bind_open, short_lived
 from qkv.specialize.source import annotate
-from qkv.specialize.values import (
-    Code,
-    Frame,
-    Function,
-    Items,
-    Known,
-    Part,
-    Record,
-    describe,
-    is_atomic,
-    load_names,
-    map_leaves,
-    residual,
-)
+from qkv.specialize.trees import is_atomic, load_names, make_name
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, is_decided, lift, map_leaves, residual
 
 PAIRS = {"angles": "tuple[Tensor, Tensor]"}
+RETURNED: Any = object()  # every way through the statements has returned already
 
 
 @dataclass
 class Written:
-    """One function of the text: its definition, and the values that each of its open parameters was given."""
+    """One function of the text: its definition, and its open parameters, of which some are used."""
 
     node: ast.FunctionDef
-    leaves: list[tuple[str, str]]  # name, annotation
+    leaves: list[tuple[str, str, ast.expr]]  # name, annotation, what the first caller passes
     used: set[str] = field(default_factory=set)
     door: ast.arguments | None = None  # the parameters of a way into the model, as they stand
 
     def build_definition(self) -> ast.FunctionDef:
         """The definition with the parameters that are used."""
-        if self.door:
-            self.node.args = self.door
-            return self.node
-        kept = [ast.arg(n, ast.parse(a, mode="eval").body) for n, a in self.leaves if n in self.used]
-        own = [ast.arg("self")] if self.node.args.args and self.node.args.args[0].arg == "self" else []
-        self.node.args = ast.arguments([], own + kept, None, [], [], None, [])
+        kept = [ast.arg(n, ast.parse(a, mode="eval").body) for n, a, _ in self.leaves if n in self.used]
+        own = [a for a in self.node.args.args[:1] if a.arg == "self"]
+        self.node.args = self.door or ast.arguments([], own + kept, None, [], [], None, [])
         return self.node
+
+    def call(self, target: ast.expr, values: dict[str, Any]) -> Code:
+        """A call with what the definition uses of the values."""
+        leaves = zip(self.leaves, flatten(self.node, values)[1], strict=True)
+        return Code(ast.Call(target, [node for (name, *_), (*_, node) in leaves if name in self.used], []))
 
 
 class Functions(Evaluator):
@@ -53,14 +44,15 @@ class Functions(Evaluator):
     titles: dict[tuple[Any, ...], str]  # of classes
     methods: dict[str, dict[str, Written]]  # of each class
     done: dict[str, Any]  # definitions by name
+    assign_attribute: Any  # (target, value, frame): an attribute of a module that is being made
+    splices = True  # whether a method of several statements is put in place of its call
 
     # ---- statements ----------------------------------------------------------------------------------------------
 
     def run(self, body: list[ast.stmt], f: Frame) -> Any:
         """What the statements return, None where they end without a return, RETURNED where the text returns itself."""
         for node in body:
-            run = getattr(self, f"run_{type(node).__name__.lower()}")
-            found = run(node, f)
+            found = getattr(self, f"run_{type(node).__name__.lower()}")(node, f)
             if found is not None:
                 return found
         return None
@@ -71,135 +63,110 @@ class Functions(Evaluator):
         node.fresh = f.inner  # type: ignore[attr-defined]
         f.body.append(node)
 
-    def run_pass(self, node: ast.Pass, f: Frame) -> None:
-        """Nothing."""
-
-    def run_return(self, node: ast.Return, f: Frame) -> Any:
-        value = self.value(node.value, f) if node.value else Known(None)
-        if not f.branch:
-            f.returns = [node]
-            return value
-        self.write(ast.Return(residual(value)), node, f)
-        return RETURNED
+    def run_return(self, node: Any, f: Frame) -> Any:
+        value = self.value(node.value, f)
+        if f.branch:
+            self.write(ast.Return(residual(value)), node, f)
+            return RETURNED
+        f.beside = node.beside
+        return value
 
     def run_expr(self, node: ast.Expr, f: Frame) -> None:
-        text, call = ast.unparse(node), node.value
+        call: Any = node.value
         if isinstance(call, ast.Yield):
             f.yields.append(self.value(call.value, f))  # type: ignore[arg-type]
-            return
-        if isinstance(call, ast.Constant) or (f.inner and text == "super().__init__()"):
-            return
-        if isinstance(call, ast.Call) and text.startswith("self.add_module("):
-            name, made = call.args
-            attribute = ast.Attribute(ast.Name("self", ast.Load()), self.value(name, f).value, ast.Store())
-            self.run_assign(annotate(ast.Assign([attribute], made)), f)
-            return
-        value = self.value(node.value, f)
-        if isinstance(value, Code):
-            self.write(ast.Expr(value.node), node, f)
+        elif isinstance(call, ast.Call) and ast.unparse(call.func) == "self.add_module":
+            attribute = ast.Attribute(make_name("self"), self.value(call.args[0], f).value, ast.Store())
+            self.run_assign(annotate(ast.Assign([attribute], call.args[1])), f)
+        elif isinstance(call, ast.Call) and not (f.inner and ast.unparse(call) == "super().__init__()"):
+            value = self.value(call, f)
+            if isinstance(value, Code):
+                self.write(ast.Expr(value.node), node, f)
 
-    def run_augassign(self, node: ast.AugAssign, f: Frame) -> None:
+    def run_augassign(self, node: Any, f: Frame) -> None:
         value = ast.BinOp(node.target, node.op, node.value)
-        self.run_assign(annotate(ast.Assign([node.target], value), node.beside, node.above), f)  # type: ignore[attr-defined]
+        self.run_assign(annotate(ast.Assign([node.target], value), node.beside, node.above), f)
 
     def run_assign(self, node: Any, f: Frame) -> None:
-        target = node.targets[0]
-        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            pairs = [(t, self.target_value(t, v, f)) for t, v in zip(target.elts, node.value.elts, strict=True)]
+        target, value = node.targets[0], node.value
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = [(t, self.value(v, f.aim(t))) for t, v in zip(target.elts, value.elts, strict=True)]
         else:
-            value = self.target_value(target, node.value, f)
-            found = self.list_values(value) if isinstance(target, ast.Tuple) else None
-            pairs = [(target, value)] if found is None else list(zip(target.elts, found, strict=True))  # type: ignore[union-attr]
+            pairs = [(target, self.value(value, f.aim(target)))]
+            if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], Known):
+                pairs = list(zip(target.elts, map(lift, pairs[0][1].value), strict=True))
         shapes = node.beside.removeprefix("# ").split(", ")
         several = 1 < len(shapes) == len(pairs)
-        copies = [(copy.copy(to), value, shapes[several * i]) for i, (to, value) in enumerate(pairs)]
-        written = [(place(to, f), new, shape) for to, value, shape in copies
-                   if (new := self.assign(to, value, f)) is not None]
+        written: list[Any] = []
+        for i, (to, value) in enumerate(pairs):
+            to, shape = copy.copy(to), shapes[several * i]
+            new = self.assign(to, value, f)
+            written += [] if new is None else [(place(to, f), new, shape)]
         for other in node.targets[1:]:
             self.assign(other, self.value(target, f), f)
         if written:
             left, right, kept = (list(column) for column in zip(*written, strict=True))
             new = ast.Assign([ast.Tuple(left, ast.Store())], ast.Tuple(right, ast.Load()))
-            if len(left) == 1:
-                new = ast.Assign(left, right[0])
+            new = new if len(left) > 1 else ast.Assign(left, right[0])
             self.write(new, node, f, beside="# " + ", ".join(kept) if several else None)
 
-    def target_value(self, target: ast.expr, value: ast.expr, f: Frame) -> Any:
-        """What is assigned; a module that is made knows from the target which one it is."""
-        self.target = target
-        return self.value(value, f)
-
-    def assign(self, target: ast.expr, value: Any, f: Frame) -> ast.expr | None:
+    def assign(self, target: Any, value: Any, f: Frame) -> ast.expr | None:
         """Bind a target; what is to be written to it, None where the value is decided."""
         if isinstance(target, ast.Attribute):
             return self.assign_attribute(target, value, f)
-        if isinstance(value, Record) and value.node is not None and not isinstance(value.node, ast.Name):
-            node, value.node = value.node, ast.Name(target.id, ast.Load())  # type: ignore[attr-defined]
-            f.names[target.id] = value  # type: ignore[attr-defined]
-            return node
-        if isinstance(target, ast.Name) and isinstance(value, Known) and isinstance(value.node, ast.BinOp | ast.Call):
+        name = isinstance(target, ast.Name)
+        if name and isinstance(value, Known | Record) and isinstance(value.node, ast.BinOp | ast.Call):
             bind_open(target, f)
-            node, f.names[target.id] = value.node, Known(value.value, residual(f.names[target.id]))
-            return node
-        if isinstance(target, ast.Name) and (is_decided(value) or isinstance(value, Part)):
+            f.names[target.id] = dataclasses.replace(value, node=f.names[target.id].node)
+            return value.node
+        if name and is_decided(value):
             f.names[target.id] = value
             return None
         node = residual(value)
-        if f.inner and not f.branch and isinstance(target, ast.Name) and isinstance(node, ast.Name):
+        if name and isinstance(node, ast.Name) and (node.id == place(target, f).id or (f.inner and not f.branch)):
             f.names[target.id] = value
             return None
-        same = isinstance(target, ast.Name) and isinstance(node, ast.Name) and node.id == place(target, f).id
         bind_open(target, f)
-        return None if same else node
-
-    def assign_attribute(self, target: ast.Attribute, value: Any, f: Frame) -> ast.expr | None:
-        """Bind an attribute of a module that is being made."""
-        raise NotImplementedError
+        return node
 
     def run_if(self, node: ast.If, f: Frame) -> Any:
         truth = self.truth(test := self.value(node.test, f))
         if truth is not None:
             return self.run(node.body if truth else node.orelse, f)
-        (yes, ended), (no, over) = (self.run_branch(body, f) for body in (node.body, node.orelse))
-        self.write(ast.If(residual(test), yes.body or [annotate(ast.Pass())], no.body), node, f)
-        if ended and over:
-            return RETURNED
-        for way, done in ((yes, ended), (no, over)):
-            if not done:
+        ways = [self.run_branch(body, f) for body in (node.body, node.orelse)]
+        self.write(ast.If(residual(test), ways[0][0].body or [annotate(ast.Pass())], ways[1][0].body), node, f)
+        for way, ended in ways:
+            if not ended:
                 f.names.update({k: v for k, v in way.names.items() if f.names.get(k) is not v})
-        return None
+        return RETURNED if ways[0][1] and ways[1][1] else None
 
-    def run_branch(self, body: list[ast.stmt], f: Frame) -> tuple[Frame, bool]:
+    def run_branch(self, body: list[ast.stmt], f: Frame, **names: Any) -> tuple[Frame, bool]:
         """The statements of one way, and whether it returns."""
-        way = dataclasses.replace(f, names=dict(f.names), body=[], branch=True)
+        way = dataclasses.replace(f, names=f.names | names, body=[], branch=True)
         return way, self.run(body, way) is RETURNED
 
     def run_with(self, node: ast.With, f: Frame) -> Any:
-        if ast.unparse(node.items[0].context_expr).split("(")[0] in self.rewrites:
-            return self.run(node.body, f)
         way, ended = self.run_branch(node.body, f)
         items = [ast.withitem(residual(self.value(i.context_expr, f)), None) for i in node.items]
         self.write(ast.With(items, way.body), node, f)
         return RETURNED if ended else None
 
-    def run_for(self, node: ast.For, f: Frame) -> Any:
-        rounds = self.value(node.iter, f)
-        every = self.list_values(rounds)
-        if every is not None:
-            for one in every:
-                self.bind(node.target, one, f)
-                found = self.run(node.body, f)
-                if found is not None:
+    def run_for(self, node: Any, f: Frame) -> Any:
+        rounds, target = self.value(node.iter, f), node.target
+        if isinstance(rounds, Known):
+            for one in rounds.value:
+                self.bind(target, lift(one), f)
+                if (found := self.run(node.body, f)) is not None:
                     return found
             return None
-        way = dataclasses.replace(f, names=dict(f.names), body=[], branch=True)
-        bind_open(node.target, way)
+        before = dict(f.names)
+        bind_open(target, f)
         if isinstance(rounds, Part):
-            layers = list({self.key(m): m for m in rounds.module}.values())  # type: ignore[attr-defined]
-            way.names[node.target.id] = Part(layers, ast.Name(node.target.id, ast.Load()))  # type: ignore[attr-defined]
-        self.run(node.body, way)
-        self.write(ast.For(place(node.target, f), residual(rounds), way.body, []), node, f)
-        f.names.update({k: v for k, v in way.names.items() if k in f.names})
+            layers = list({self.key(m): m for m in rounds.module}.values())
+            f.names[target.id] = Part(layers, make_name(target.id))
+        way, _ = self.run_branch(node.body, f)
+        f.names = before | {k: v for k, v in way.names.items() if k in before}
+        self.write(ast.For(place(target, f), residual(rounds), way.body, []), node, f)
         return None
 
     # ---- calls ---------------------------------------------------------------------------------------------------
@@ -209,162 +176,119 @@ class Functions(Evaluator):
         return type(module), getattr(module, "spec", None)
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
-        values = bind_arguments(function, args, given)
-        if isinstance(function.definition, ast.Lambda):
-            frame = Frame(function.source, function.names | values, f.taken, f.body)
-            return self.value(function.definition.body, frame)
+        values, definition, owner = bind_arguments(function, args, given), function.definition, function.owner
+        if isinstance(definition, ast.Lambda):
+            return self.value(definition.body, Frame(function.source, function.names | values, f.taken, f.body))
         inlined = self.put_in_place(function, values, f)
         if inlined is not None:
             return inlined
-        if isinstance(function.owner, Part):
-            module, name = function.owner.module, function.definition.name
-            written = self.write_method(module, function, args, given)
-            target: ast.expr = ast.Attribute(function.owner.node, name, ast.Load())
-        else:
-            target, written = self.write_function(function, args, given)
-        return Code(ast.Call(target, self.pass_leaves(written, function, args, given), []))
+        if isinstance(owner, Part):
+            written = self.write_method(owner.module, function, values)
+            return written.call(ast.Attribute(owner.node, definition.name, ast.Load()), values)
+        return self.write_function(function, values)
 
     def put_in_place(self, function: Function, values: dict[str, Any], f: Frame) -> Any:
         """What a call is worth where its function's text stands in place of it, None where it has to be a call."""
-        definition: Any = function.definition
+        definition = function.definition
         stored = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         over = {n for n, v in values.items() if isinstance(v, Code) and isinstance(v.node, ast.Name) and v.node.id == n}
         clash = (stored & f.taken) - over
-        names = {n: Code(ast.Name(f"_{n}", ast.Load())) if isinstance(v, Code) and not is_atomic(v.node) else v
-                 for n, v in values.items()}
-        places = {f"_{n}": values[n].node for n in names if names[n] is not values[n]}
-        taken = set(f.taken)
-        renamed = {n: self.find_free_name(n, Frame(f.source, {}, taken)) for n in sorted(clash)}
-        inner = Frame(function.source, names, taken, inner=True, renamed=renamed)
+        splices = self.splices and isinstance(function.owner, Part | Record)
+        holes = {n: v for n, v in values.items() if isinstance(v, Code) and not is_atomic(v.node)}
+        inner = Frame(function.source, values | {n: Code(make_name(f"_{n}")) for n in holes}, set(f.taken), inner=True)
+        inner.body = [short_lived(f"_{n}", v.node) for n, v in holes.items()]
+        inner.renamed = {n: self.find_free_name(n, inner) for n in sorted(clash)}
         result = self.run(definition.body, inner)
-        if inner.yields:
-            result = Items(inner.yields)
         if result is RETURNED or any(isinstance(n, ast.Return) for s in inner.body for n in ast.walk(s)):
             return None
-        is_open = isinstance(result, Code) or (isinstance(result, Items) and result.kind is tuple and all(
-            isinstance(v, Code) for v in result.values) and not inner.yields)
-        if is_open:
-            last: Any = annotate(ast.Return(residual(result)))
-            inner.body = clean([*inner.body, last])[:-1]
-            several = isinstance(result, Items) and isinstance(last.value, ast.Tuple)
-            result = Items([Code(e) for e in last.value.elts]) if several else Code(last.value)
-            if inner.body and (clash or not self.may_splice(function)):
-                return None
-        counts = list(load_names(inner.body)) + ([n for v in leaves_of(result) for n in load_names(v)])
-        for hole, node in places.items():
-            if counts.count(hole) > 1:
-                if is_open and (hole[1:] in f.taken or not self.may_splice(function)):
-                    return None
-                name = self.find_free_name(hole[1:], f)
-                inner.body.insert(0, short_lived(ast.Assign([ast.Name(name, ast.Store())], node)))
-                places[hole] = ast.Name(name, ast.Load())
-        put = Substitute(places)
-        f.body += [put.visit(s) for s in inner.body]
-        f.taken |= taken
-        return map_leaves(result, lambda _, c: Code(put.visit(c.node))) if result is not None else Known(None)
+        result = Known(inner.yields) if inner.yields else result or Known(None)
+        last: Any = annotate(ast.Return(ast.Tuple(leaves_of(result), ast.Load())))
+        is_open = not is_decided(result) and not inner.yields
+        *body, _ = clean([*inner.body, last]) if is_open else [*inner.body, last]
+        left = {n for n in holes if f"_{n}" in load_names([*body, last])}
+        if is_open and body and (clash or left & f.taken or not splices):
+            return None
+        names = {f"_{n}": self.find_free_name(n, f) for n in left}
+        for one in (n for s in [*body, last] for n in ast.walk(s) if isinstance(n, ast.Name)):
+            one.id = names.get(one.id, one.id)
+        f.body += body
+        f.taken |= inner.taken
+        leaves = iter(last.value.elts)
+        return map_leaves(result, lambda _, c: dataclasses.replace(c, node=next(leaves)))
 
-    def may_splice(self, function: Function) -> bool:
-        """Whether a function of several statements is put in place of its call."""
-        return isinstance(function.owner, Part | Record)
-
-    def write_method(
-        self, module: Any, function: Function, args: list[Any], given: dict[str, Any] | None = None
-    ) -> Written:
+    def write_method(self, module: Any, function: Function, values: dict[str, Any]) -> Written:
         """A method of a class of the text, written once."""
-        methods = self.methods.setdefault(self.titles[self.key(module)], {})
-        name = function.definition.name  # type: ignore[union-attr]
+        title, name = self.titles[self.key(module)], function.definition.name
+        methods = self.methods.setdefault(title, {})
         if name not in methods:
-            own = Function(function.definition, function.source, owner=Part([module], ast.Name("self", ast.Load())),
-                           defaults=function.defaults)
-            methods[name] = self.define(own, args, given or {})
-            self.done.setdefault(self.titles[self.key(module)], module)
+            methods[name] = self.define(function, values | {"self": Part([module], make_name("self"))})
+            if name != "__init__":
+                self.done.setdefault(title, module)
         return methods[name]
 
-    def write_function(self, function: Function, args: list[Any], given: dict[str, Any]) -> tuple[ast.expr, Written]:
-        """A function of the text, written once for what is decided of its arguments."""
-        name = first = function.definition.name  # type: ignore[union-attr]
-        values, number = bind_arguments(function, args, given), 2
-        key = id(function.definition), *((k, describe(v)) for k, v in values.items())
-        while name in self.done and self.done[name][0] != key:
-            name, number = f"{first}{number}", number + 1
-        if name not in self.done:
-            written = self.define(function, args, given)
-            written.node.name = name
-            self.done[name] = key, written
-        return ast.Name(name, ast.Load()), self.done[name][1]
+    def write_function(self, function: Function, values: dict[str, Any]) -> Code:
+        """The call of a function of the text, which is written once for what is decided of its arguments."""
+        written, name, number = self.define(function, values), function.definition.name, 2
+        text = ast.unparse(ast.fix_missing_locations(written.node))
+        while name in self.done and self.done[name][0] != text:
+            name, number = f"{function.definition.name}{number}", number + 1
+        written.node.name = name
+        return self.done.setdefault(name, (text, written))[1].call(make_name(name), values)
 
-    def define(self, function: Function, args: list[Any], given: dict[str, Any]) -> Written:
+    def define(self, function: Function, values: dict[str, Any]) -> Written:
         """A definition with what is decided of its arguments folded in."""
-        definition: Any = function.definition
-        names, leaves = flatten(function, bind_arguments(function, args, given))
+        definition = function.definition
+        names, leaves = flatten(definition, values)
         f = Frame(function.source, names, {n for n, *_ in leaves})
         result = self.run(definition.body, f)
         if result is not RETURNED and result is not None:
-            f.body.append(annotate(ast.Return(residual(result)), f.returns[-1].beside if f.returns else ""))  # type: ignore[attr-defined]
-        body = clean(f.body)
-        node = ast.FunctionDef(definition.name, definition.args, body, [], definition.returns)
-        annotate(node)
-        node.doc = (ast.get_docstring(definition) or "").split("\n\n")[0]  # type: ignore[attr-defined]
-        used = set(load_names(body)) & {n for n, *_ in leaves}
-        return Written(node, [(n, a) for n, a, _ in leaves], used)
-
-    def pass_leaves(
-        self, written: Written, function: Function, args: list[Any], given: dict[str, Any]
-    ) -> list[ast.expr]:
-        """The arguments of a call: what the definition uses of those that it was given."""
-        _, leaves = flatten(function, bind_arguments(function, args, given))
-        return [node for (name, _), (_, _, node) in zip(written.leaves, leaves, strict=True) if name in written.used]
+            f.body.append(annotate(ast.Return(residual(result)), f.beside))
+        node = annotate(ast.FunctionDef(definition.name, definition.args, clean(f.body), [], definition.returns))
+        node.doc = (ast.get_docstring(definition) or "").split("\n\n")[0]
+        return Written(node, leaves, set(load_names(node.body)) & {n for n, *_ in leaves})
 
 
-def is_decided(value: Any) -> bool:
-    """Whether nothing of a value is left to be written."""
-    if isinstance(value, Items):
-        return value.kind is dict or not all(isinstance(v, Code) for v in value.values)
-    return isinstance(value, Known | Record | Function)
+def place(target: Any, f: Frame) -> Any:
+    """A target as it stands in the text."""
+    new = copy.deepcopy(target)
+    for one in ast.walk(new):
+        if isinstance(one, ast.Name):
+            one.id = f.renamed.get(one.id, one.id)
+    return new
 
 
 def bind_arguments(function: Function, args: list[Any], given: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a function with their values."""
     names = [a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)]
-    found = {} if function.owner is None else {"self": function.owner}
-    values = function.defaults | found | dict(zip([n for n in names if n not in found], args, strict=False)) | given
+    args = args if function.owner is None else [function.owner, *args]
+    values = function.defaults | dict(zip(names, args, strict=False)) | given
     return {n: values[n] for n in names}
 
 
-def flatten(function: Function, values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str, ast.expr]]]:
+def flatten(definition: Any, values: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str, ast.expr]]]:
     """The values as a definition knows them, and its open parameters: name, annotation, what the caller passes."""
-    arguments = function.definition.args
-    notes = {
-        a.arg: ast.unparse(a.annotation) if a.annotation else "Tensor" for a in (*arguments.args, *arguments.kwonlyargs)
-    }
-    names: dict[str, Any] = {}
-    leaves: list[tuple[str, str, ast.expr]] = []
+    arguments = (*definition.args.args, *definition.args.kwonlyargs)
+    notes = {a.arg: ast.unparse(a.annotation) if a.annotation else "Tensor" for a in arguments}
+    names, leaves = dict[str, Any](), list[tuple[str, str, ast.expr]]()
     for name, value in values.items():
-        if name == "self" or isinstance(value, Known | Part | Function):
-            names[name] = value
-        elif isinstance(value, Record) and value.node is not None:
-            leaves.append((name, notes[name], value.node))
-            names[name] = Record(value.kind, value.fields, ast.Name(name, ast.Load()))
-        elif isinstance(value, Code):
-            leaves.append((name, notes[name].replace("Tensor | None", "Tensor"), value.node))
-            names[name] = Code(ast.Name(name, ast.Load()))
-        else:
 
-            def leaf(where: str, code: Code) -> Code:
+        def leaf(where: str, code: Any) -> Any:
+            own, new = code is value, name  # noqa: B023
+            if not own:
                 new = code.node.id.rstrip("0123456789") if isinstance(code.node, ast.Name) else where or name  # noqa: B023
                 if any(n == new and ast.unparse(c) != ast.unparse(code.node) for n, _, c in leaves):
-                    new = code.node.id  # type: ignore[attr-defined]
-                if new not in (n for n, *_ in leaves):
-                    leaves.append((new, PAIRS.get(where, "Tensor"), code.node))
-                return Code(ast.Name(new, ast.Load()))
+                    new = code.node.id
+            if own or new not in (n for n, *_ in leaves):
+                note = notes[name].replace("Tensor | None", "Tensor") if own else PAIRS.get(where, "Tensor")  # noqa: B023
+                leaves.append((new, note, code.node))
+            return dataclasses.replace(code, node=make_name(new))
 
-            names[name] = map_leaves(value, leaf, name)
+        names[name] = map_leaves(value, leaf, name)
     return names, leaves
 
 
 def leaves_of(value: Any) -> list[ast.expr]:
     """The open expressions of a value."""
     found: list[ast.expr] = []
-    if value is not None:
-        map_leaves(value, lambda _, c: found.append(c.node) or c)
+    map_leaves(value, lambda _, c: found.append(c.node) or c)
     return found

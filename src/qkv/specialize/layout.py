@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate, pairwise
 from typing import Any
 
 WIDE = 120
@@ -100,27 +101,20 @@ def fill_rows(entries: Iterable[Any], fits: Callable[[list[Any]], bool]) -> list
     return rows
 
 
+def find_depths(text: str) -> list[int]:
+    """How many brackets are open after each character."""
+    return list(accumulate((char in "([{") - (char in ")]}") for char in text))
+
+
 def outer_brackets(text: str) -> tuple[int, int]:
     """Where the longest outermost pair of brackets opens and closes, -1 where there is none."""
-    depth, start, found = 0, -1, (-1, -1)
-    for at, char in enumerate(text):
-        if char in "([{":
-            start = at if depth == 0 else start
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-            if depth == 0 and at - start >= found[1] - found[0]:
-                found = (start, at)
-    return found
+    turns = list(enumerate(pairwise([0, *find_depths(text)])))
+    starts, ends = ([i for i, turn in turns if turn == way] for way in ((0, 1), (1, 0)))
+    return max(zip(starts, ends, strict=False), key=lambda pair: (pair[1] - pair[0], pair), default=(-1, -1))
 
 
 def split_commas(text: str) -> list[str]:
     """The parts of a list of arguments."""
-    parts, depth = [""], 0
-    for char in text:
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [p.strip() for p in parts if p.strip()]
+    commas = [i for i, depth in enumerate(find_depths(text)) if text[i] == "," and depth == 0]
+    parts = (text[start + 1 : end].strip() for start, end in pairwise([-1, *commas, len(text)]))
+    return [part for part in parts if part]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import permutations
 
 from torch import nn
 
@@ -37,7 +38,7 @@ class Naming:
     exceptions: dict[str, str] = field(default_factory=dict)  # whole names, alternatives by |
     parts: list[str] = field(default_factory=list)  # what one tensor of theirs is cut into
     flipped: list[str] = field(default_factory=list)  # ends of their names
-    rows: list[str] = field(default_factory=list)  # their names that have a leading 1
+    rows: bool = False  # some of theirs have a leading 1
     stacked: bool = False
     woven: bool = False
 
@@ -51,26 +52,18 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
         row.theirs = list(dict.fromkeys(t.removeprefix(naming.prefix) for t in row.theirs))
     naming.aliases = find_aliases(rows)
     for row in rows:
-        if not core.spec.sources:  # type: ignore[union-attr]
-            row.theirs = row.theirs[:1]
-        known = {row.theirs[0]} | {t for t in row.theirs if set(t.split(".")) & naming.aliases.keys()}
-        row.theirs = [t for t in row.theirs if t == row.theirs[0] or t not in known]
-        ops = row.slot.ops
-        naming.stacked |= "stack" in ops
-        naming.woven |= "weave" in ops
-        if "split" in ops:
-            naming.parts = [name.split(".")[-2] for name in row.slot.ours]
-        if "flip" in ops and row.ours.endswith(".weight"):
-            end = ".".join(row.theirs[0].split(".")[-2:])
-            naming.flipped += [end] * (end not in naming.flipped)
-        if "row" in ops:
-            naming.rows.append(row.theirs[0])
+        first, *others = row.theirs
+        others = others if core.spec.sources else []  # type: ignore[union-attr]
+        row.theirs = [first, *(t for t in others if not set(t.split(".")) & naming.aliases.keys())]
+    having = {op: [r for r in rows if op in r.slot.ops] for op in ("stack", "weave", "split", "flip", "row")}
+    flipped = [".".join(r.theirs[0].split(".")[-2:]) for r in having["flip"] if r.ours.endswith(".weight")]
+    naming.flipped = list(dict.fromkeys(flipped))
+    naming.stacked, naming.woven, naming.rows = (bool(having[op]) for op in ("stack", "weave", "row"))
+    naming.parts = [name.split(".")[-2] for row in having["split"][-1:] for name in row.slot.ours]
     simple = [r for r in rows if len(r.theirs) == 1 and r.module() != (r.ours, r.theirs[0]) and "#" not in r.theirs[0]]
-    naming.segments, failed = match_words(list(dict.fromkeys(r.module() for r in simple)))
-    for row in rows:
-        if row not in simple or row.module() in failed:
-            naming.exceptions[row.ours] = "|".join(row.theirs)
-    naming.segments = {k: v for k, v in naming.segments.items() if k != v}
+    segments, failed = match_words(list(dict.fromkeys(r.module() for r in simple)))
+    naming.segments = {k: v for k, v in segments.items() if k != v}
+    naming.exceptions = {r.ours: "|".join(r.theirs) for r in rows if r not in simple or r.module() in failed}
     return naming
 
 
@@ -90,11 +83,9 @@ def list_rows(table: str, core: nn.Module, spell: Callable[[str], str]) -> list[
 
 def find_prefix(rows: list[Row]) -> str:
     """What stands before every name in some checkpoints, or before most names in all."""
-    for row in rows:
-        for longer in row.theirs:
-            for shorter in row.theirs:
-                if longer != shorter and longer.endswith("." + shorter):
-                    return longer.removesuffix(shorter)
+    found = [a.removesuffix(b) for row in rows for a, b in permutations(row.theirs, 2) if a.endswith("." + b)]
+    if found:
+        return found[0]
     first = [row.theirs[0].split(".")[0] + "." for row in rows]
     most = max(set(first), key=first.count)
     return most if first.count(most) >= 0.8 * len(rows) and not any(row.ours.startswith(most) for row in rows) else ""
@@ -104,12 +95,10 @@ def find_aliases(rows: list[Row]) -> dict[str, str]:
     """Words that older checkpoints have for others: gamma for weight."""
     found: dict[str, str] = {}
     words = {w for row in rows for w in row.theirs[0].split(".")}
-    for row in rows:
-        first = row.theirs[0].split(".")
-        for other in (t.split(".") for t in row.theirs[1:]):
-            differ = [(o, f) for o, f in zip(other, first, strict=False) if o != f]
-            if len(other) == len(first) and len(differ) == 1 and differ[0][0] not in words and "." in row.theirs[0]:
-                found[differ[0][0]] = differ[0][1]
+    for first, *others in ([t.split(".") for t in row.theirs] for row in rows):
+        for other in (o for o in others if len(o) == len(first) > 1):
+            differ = [(o, f) for o, f in zip(other, first, strict=True) if o != f]
+            found |= dict(differ) if len(differ) == 1 and differ[0][0] not in words else {}
     return found
 
 

@@ -12,15 +12,15 @@ from qkv.core.experts import ExpertLinear
 from qkv.core.model import Stack
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError
 from qkv.specialize import layout, loader, unify
 from qkv.specialize.classes import SELF, Classes
 from qkv.specialize.cleanup import clean
 from qkv.specialize.constants import name_constants
 from qkv.specialize.functions import bind_arguments
 from qkv.specialize.naming import derive_naming
-from qkv.specialize.source import annotate, parse_expression
-from qkv.specialize.values import Code, Frame, Function, Known, Part, Record, load_names, read_function
+from qkv.specialize.source import annotate
+from qkv.specialize.trees import load_names, make_name, parse_expression
+from qkv.specialize.values import Code, Frame, Function, Known, Part, Record
 
 REWRITES = {  # what holds in one pass over whole texts of one length, without a cache and outside of autocast
     "rule.window >= keys": "False",
@@ -29,7 +29,7 @@ REWRITES = {  # what holds in one pass over whole texts of one length, without a
     "blank.ndim == 2": "False",
     "x.is_meta": "False",
     "torch.compiler.is_compiling()": "False",
-    "torch.autocast": "",
+    "with torch.autocast(x.device.type, enabled=False):": "if True:",
     "x.to(torch.promote_types(x.dtype, torch.float32))": "x.float()",
     "self.cross_attend(q, k, v, step)": "step.attend(q, k, v, step.mask[s.mask], self, step)",
     "k.shape[1] < q.shape[1]": "getattr(at.spec, 'groups', at.spec.heads) < at.spec.heads",
@@ -39,50 +39,42 @@ EVEN = {"torch.cat(pair, -1)[..., :width]": "torch.cat(pair, -1)", "(width + 1) 
         "torch.stack(pair, -1).flatten(-2)[..., :width]": "torch.stack(pair, -1).flatten(-2)"}
 WHOLE = {  # where every head is turned from end to end
     "s.dim < x.shape[-1]": "False",
-    "x[..., s.dim // 2:s.dim]": "x[..., s.dim // 2:]",
-    "x[..., 0:s.dim:2]": "x[..., ::2]",
-    "x[..., 1:s.dim:2]": "x[..., 1::2]",
+    "x[..., s.dim // 2 : s.dim]": "x[..., s.dim // 2 :]",
+    "x[..., 0 : s.dim : 2]": "x[..., ::2]",
+    "x[..., 1 : s.dim : 2]": "x[..., 1::2]",
 }
 
 
 def print_program(s: parts.Spec, names: str) -> str:
     """The program of a model, which needs torch and safetensors; `names` is the table of its family's checkpoints."""
-    if not s.has_blocks:
-        raise QkvError("show prints Transformers; an LSTM has no forks to decide: read baselines/lstm.py")
     return Program(s).module(names)
 
 
 class Program(Classes):
     """The core for one pass over whole texts: no step, no cache, no taps, no dropout; a stack is its model's own."""
 
+    may_be_none, native = False, Norm
+
     def __init__(self, s: parts.Spec) -> None:
+        self.stacks = [t for t in (s.encoder, s.decoder) if t]
         super().__init__(s)
         self.constants, self.numbers = name_constants(s)
-        self.both = bool(s.encoder and s.decoder)
-        attention = [a for t in (s.encoder, s.decoder) if t for b in t.blocks for a in (b.attn, b.cross) if a]
-        partly = any(isinstance(a, parts.Attention) and a.rotary and a.rotary.dim * a.rotary.axes < a.head_dim
-                     for a in attention)
-        self.rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
-        self.rewrites |= EVEN if s.stack.width % 2 == 0 else {}
+        self.both = len(self.stacks) == 2
+        attention: Any = [a for t in self.stacks for b in t.blocks for a in (b.attn, b.cross) if a]
+        heads = [(a.rotary, a.head_dim) for a in attention if isinstance(a, parts.Attention) and a.rotary]
+        partly = any(turn.dim * turn.axes < size for turn, size in heads)
+        rewrites = REWRITES | ({"s.dim < x.shape[-1]": "True"} if partly else WHOLE)
+        self.rewrites = tuple((rewrites | (EVEN if s.stack.width % 2 == 0 else {})).items())
 
     def name_role(self, path: str, module: Any) -> str:
         """Blocks and attention of which the model has several kinds are called by what tells them apart."""
-        name, s = super().name_role(path, module), getattr(module, "spec", None)
-        blocks = [b for t in (self.spec.encoder, self.spec.decoder) if t for b in t.blocks]
+        s, blocks = getattr(module, "spec", None), [b for t in self.stacks for b in t.blocks]
+        expert = isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks)
         attn = s.attn if isinstance(s, parts.Block) else s
-        if isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks):
-            name = f"Expert{name}"
-        if isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks):
-            name = f"Local{name}"
-        return name
+        local = isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks)
+        return "Local" * bool(local) + "Expert" * bool(expert) + super().name_role(path, module)
 
     # ---- what differs from the core ------------------------------------------------------------------------------
-
-    def is_torch(self, module: Any) -> bool:
-        return isinstance(module, Norm)
-
-    def may_be_none(self, value: Code) -> bool:
-        return False
 
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
         if isinstance(module, Norm):
@@ -94,10 +86,10 @@ class Program(Classes):
         if not isinstance(module, ExpertLinear | Stack):
             return super().make(module, kind, args, f)
         stack = isinstance(module, Stack)
-        part = self.part_attribute(Part([self.core], SELF), self.target.attr) if stack else Part([module], SELF)
-        function = read_function(kind.__init__, part)
+        part = self.part_attribute(Part([self.core], SELF), f.target.attr) if stack else Part([module], SELF)
+        function = self.read_function(kind.__init__, part)
         inner = Frame(function.source, bind_arguments(function, args, {}), set(), inner=True)
-        self.in_module(module, lambda: self.run(function.definition.body, inner))  # type: ignore[arg-type]
+        self.run(function.definition.body, inner)
         if not stack:  # one tensor
             parameter = inner.body[-1].value  # type: ignore[attr-defined]
             parameter.args[0] = parameter.args[0].func.value
@@ -112,7 +104,7 @@ class Program(Classes):
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         if getattr(function.definition, "name", "") == "attend":
-            function = read_function(kernels.sdpa)
+            function = self.read_function(kernels.sdpa)
         return super().invoke(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
@@ -124,9 +116,6 @@ class Program(Classes):
             if len(args) > 3:
                 given = {"attn_mask": args.pop(), **given}
         return super().write_call(function, args, given, f)
-
-    def count_layers(self, count: int) -> str:
-        return self.constants.get((getattr(self.owner, "spec", None), "blocks")) or str(count)
 
     def group(self, made: list[ast.expr]) -> ast.expr:
         """Runs of equal calls: [DenseBlock() for _ in range(3)] + [MoeBlock() …]."""
@@ -143,33 +132,27 @@ class Program(Classes):
 
     # ---- the model -----------------------------------------------------------------------------------------------
 
-    def write_model(self) -> None:
-        """Write the Transformer."""
-        s, given = self.spec, {"cache": Known(None)}
-        fields: dict[str, Any] = {k: Known(None) for k in Inputs.__dataclass_fields__}
+    def build_definitions(self) -> list[Any]:
+        """The model as specialised trees, which say nothing of how they are printed."""
+        s, prefix = self.spec, has_prefix(self.spec)
+        opened = {"memory": self.both, "segments": s.stack.segments, "prefix_len": prefix,
+                  "blank_pos": prefix and fills_blanks(s)}
+        fields = {k: Code(make_name(k)) if opened.get(k) else Known(None) for k in Inputs.__dataclass_fields__}
+        inputs = {"inputs": Record(Inputs, fields)}
         self.write_init()
         if self.both:
-            fields["memory"] = name_code("memory")
-            self.write_root("encode", ["source"], {})
-        if s.stack.segments:
-            fields["segments"] = name_code("segments")
-        if has_prefix(s):
-            fields["prefix_len"] = name_code("prefix_len")
-            if fills_blanks(s):
-                fields["blank_pos"] = name_code("blank_pos")
-        inputs = {"inputs": Record(Inputs, fields)}
+            self.write_root("encode", "source", {})
         if s.head or not s.labels:
-            self.write_root("forward", ["ids"], inputs | given)
+            self.write_root("forward", "ids", inputs)
         if s.labels:
-            self.write_root("classify", ["ids"], inputs)
+            self.write_root("classify", "ids", inputs)
+        return unify.merge_classes(self.finish())
 
-    def write_root(self, name: str, args: list[str], given: dict[str, Any]) -> None:
+    def write_root(self, name: str, ids: str, given: dict[str, Any]) -> None:
         """One of the ways into the model, for a single pass that learns nothing."""
         function: Any = self.part_attribute(Part([self.core], SELF), name)
-        given = {"mode": Known("prefill"), "drop": Known(no_dropout)} | given
-        names = {a.arg for a in (*function.definition.args.args, *function.definition.args.kwonlyargs)}
-        given = {k: v for k, v in given.items() if k in names}
-        written = self.write_method(self.core, function, [name_code(a) for a in args], given)
+        given = {"mode": Known("prefill"), "drop": Known(no_dropout), "cache": Known(None)} | given
+        written = self.write_method(self.core, function, bind_arguments(function, [Code(make_name(ids))], given))
         last: Any = written.node.body[-1]
         if name == "forward":
             last.value = last.value.args[0 if self.spec.head else 1]  # of Output
@@ -180,8 +163,7 @@ class Program(Classes):
 
     def module(self, names: str) -> str:
         """The whole text."""
-        self.write_model()
-        definitions = unify.merge_classes(self.finish())
+        definitions = self.build_definitions()
         for d in definitions:
             drop_defaults(d)
             if isinstance(d, ast.ClassDef) and isinstance(d.body[0], ast.FunctionDef):
@@ -194,23 +176,12 @@ class Program(Classes):
             text = re.sub(rf"\b{self.numbers.get(name)}\*\*", f"{name}**", text)
         words = set(re.findall(r"\w+", text))
         numbers = print_numbers({n: v for n, v in self.numbers.items() if n in words})
-        return f'"""{self.header()}"""\n\n{loader.print_imports(text)}\n\n{numbers}\n\n\n{text}\n'
-
-    def header(self) -> str:
-        """What stands above the text."""
-        towers = [(n, t) for n, t in (("encoder", self.spec.encoder), ("decoder", self.spec.decoder)) if t]
-        said = " and ".join(f"{n} of {len(t.blocks)} layers" for n, t in towers)
-        return f"A Transformer ({said}, width {self.spec.stack.width}): python model.py DIRECTORY PROMPT."
+        return f"{loader.print_head(self.spec, text)}\n\n{numbers}\n\n\n{text}\n"
 
     def spell_parameter(self, name: str) -> str:
         """A parameter of the core by its name in the program."""
         name = re.sub(r"(\.moe\.(?:gate|up|down))\.weight$", r"\1", name)
         return re.sub(r"^(encoder|decoder)\.", r"\1_", name) if self.both else name
-
-
-def name_code(name: str) -> Code:
-    """A name as an open value."""
-    return Code(ast.Name(name, ast.Load()))
 
 
 def has_prefix(s: parts.Spec) -> bool:

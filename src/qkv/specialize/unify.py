@@ -29,14 +29,12 @@ def merge_classes(definitions: list[Any]) -> list[Any]:
     for node in definitions:
         alike = [d for d in kept if isinstance(node, ast.ClassDef) and getattr(d, "kind", "") == node.kind]  # type: ignore[attr-defined]
         first = next((d for d in alike if merge(d, node, definitions)), None)
-        if first is None:
-            kept.append(node)
-            continue
-        name = first.name if any(d.name == first.kind for d in definitions) else first.kind
-        for one in (n for d in definitions for n in ast.walk(d)):
-            if isinstance(one, ast.Name) and one.id in (first.name, node.name):
-                one.id = name
-        first.name = name
+        kept += [] if first else [node]
+        if first:
+            old = first.name, node.name
+            first.name = first.name if any(d.name == first.kind for d in definitions) else first.kind
+            for one in (n for d in definitions for n in ast.walk(d) if isinstance(n, ast.Name) and n.id in old):
+                one.id = first.name
     return kept
 
 
@@ -46,11 +44,10 @@ def merge(a: Any, b: Any, definitions: list[Any]) -> bool:
         return False
     pairs = [(one, other, find_holes(one, other)) for one, other in zip(a.body, b.body, strict=True)]
     calls, others = ([c for d in definitions for c in find_calls(d, made.name)] for made in (a, b))
+    passes_name = all(len(c.args) == 1 and isinstance(c.args[0], ast.Name) for c in calls)
     for one, _, holes in pairs:
         named = holes and any(isinstance(x, ast.Name) for _, x, _ in holes.values())
-        if holes is None or (holes and one.name == "__init__"):
-            return False
-        if named and not all(len(c.args) == 1 and isinstance(c.args[0], ast.Name) for c in calls):
+        if holes is None or (holes and one.name == "__init__") or (named and not passes_name):
             return False
     for one, other, holes in pairs:
         Leaves(ast.Module(one.body, []), {i: ast.Name(name, ast.Load()) for i, (name, *_) in (holes or {}).items()})

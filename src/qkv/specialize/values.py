@@ -2,21 +2,19 @@
 
 import ast
 import copy
-import dataclasses
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from qkv import spec as parts
-from qkv.specialize.source import Source, parse_expression, read_source
+from qkv.specialize.source import Source, belongs_to_core
+from qkv.specialize.trees import is_plain, make_name, name_function, parse_expression, spell
 
 
 @dataclass(eq=False)
 class Known:
-    """Decided: the value itself, and the constant by which the text calls it."""
+    """Decided: the value itself, of which parts may be values in turn, and the constant by which the text calls it."""
 
     value: Any
     node: ast.expr | None = None
@@ -27,14 +25,6 @@ class Code:
     """Open: the expression that computes it."""
 
     node: ast.expr
-
-
-@dataclass(eq=False)
-class Items:
-    """A tuple, a list or a dict of which the length is decided."""
-
-    values: Any  # list[Value] | dict[Any, Value]
-    kind: type = tuple
 
 
 @dataclass(eq=False)
@@ -55,7 +45,7 @@ class Part:
     prefix: str = ""
 
     @property
-    def module(self) -> nn.Module:
+    def module(self) -> Any:
         """The first of them."""
         return self.modules[0]
 
@@ -64,21 +54,15 @@ class Part:
 class Function:
     """A function of the core, bound to `owner` where it is a method."""
 
-    definition: ast.FunctionDef | ast.Lambda
+    definition: Any  # ast.FunctionDef | ast.Lambda
     source: Source
     names: dict[str, Any] = field(default_factory=dict)
     owner: Any = None
     defaults: dict[str, Any] = field(default_factory=dict)
+    node: None = None
 
 
-def read_function(function: Any, owner: Any = None) -> Function:
-    """A function or a method of the core as it stands in its file."""
-    source, parameters = read_source(function.__module__), inspect.signature(function).parameters
-    defaults = {k: Known(p.default) for k, p in parameters.items() if p.default is not inspect.Parameter.empty}
-    return Function(source.find_function(function), source, owner=owner, defaults=defaults)
-
-
-Value = Known | Code | Items | Record | Part | Function
+Value = Known | Code | Record | Part | Function
 
 
 @dataclass
@@ -91,89 +75,67 @@ class Frame:
     body: list[ast.stmt] = field(default_factory=list)
     inner: bool = False  # put in place of a call
     branch: bool = False  # within a fork or a loop that stays
-    returns: list[Any] = field(default_factory=list)  # the last statement, if it returns
+    beside: str = ""  # of the last statement, if it returns
     yields: list[Any] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)  # names that the text has taken already
+    target: Any = None  # what is assigned to: a module that is made knows from it which one it is
+
+    def aim(self, target: ast.expr) -> "Frame":
+        """The frame while something is assigned to `target`."""
+        self.target = target
+        return self
 
 
-def spell(value: Any) -> str:
-    """A decided value as one would type it: 64**-0.5 and not 0.125, Mask("causal") with its defaults left out."""
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        every = [(i, f.name, getattr(value, f.name)) for i, f in enumerate(fields)]
-        given = [(i, name, v) for i, name, v in every if v != fields[i].default]
-        words = [spell(v) if i == n else f"{name}={spell(v)}" for n, (i, name, v) in enumerate(given)]
-        return f"{type(value).__name__}({', '.join(words)})"
-    if isinstance(value, range):
-        return f"range({value.stop})"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(spell, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and 0 < value < 1e6 and not value.is_integer() and len(repr(value)) > 5:
-        for power in (-0.5, 0.5):
-            root = round(value ** (1 / power))
-            if root and root**power == value:
-                return f"{root}**{power}"
-    return "..." if value is ... else repr(value).replace("e-0", "e-")
+def lift(value: Any, node: ast.expr | None = None) -> Any:
+    """A Python object as a value; `node` says how the text calls it."""
+    if isinstance(value, Value):
+        return value
+    if node is None and callable(value) and not belongs_to_core(value):
+        node = name_function(value)
+    return Known(value, None if is_plain(value) else node)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value can be typed into the text."""
-    if isinstance(value, tuple):
-        return all(map(is_plain, value))
-    own = dataclasses.is_dataclass(value) and type(value).__module__ == parts.__name__
-    return value is None or value is ... or isinstance(value, int | float | str | range) or own
+def unwrap(value: Value) -> Any:
+    """A value as a part of another one."""
+    return value.value if isinstance(value, Known) and value.node is None else value
 
 
-def is_atomic(node: ast.expr) -> bool:
-    """Whether an expression costs nothing, so that it may stand in several places."""
-    if isinstance(node, ast.Attribute):
-        return is_atomic(node.value)
-    return isinstance(node, ast.Name | ast.Constant)
-
-
-def residual(value: Value) -> ast.expr:
-    """The expression that stands for a value in the text."""
-    if isinstance(value, Known):
-        if value.node is not None:
-            return copy.deepcopy(value.node)
-        if not is_plain(value.value):
-            raise TypeError(f"{value.value!r} cannot be typed")
-        return parse_expression(spell(value.value))
-    if isinstance(value, Items):
-        nodes = [residual(v) for v in value.values]
-        return ast.List(nodes, ast.Load()) if value.kind is list else ast.Tuple(nodes, ast.Load())
-    if isinstance(value, Record) and value.node is None:
-        return ast.Call(ast.Name(value.kind.__name__, ast.Load()), [residual(v) for v in value.fields.values()], [])
-    return copy.deepcopy(value.node)  # type: ignore[return-value]
-
-
-def map_leaves(value: Value, change: Callable[[str, Code], Value], name: str = "") -> Value:
-    """The value with each open leaf of its records and tuples changed; `name` says in which field it lies."""
-    if isinstance(value, Code):
-        return change(name, value)
-    if isinstance(value, Record) and value.node is None:
-        return Record(value.kind, {k: map_leaves(v, change, k) for k, v in value.fields.items()})
-    if isinstance(value, Items):
-        if value.kind is dict:
-            return Items({k: map_leaves(v, change, name) for k, v in value.values.items()}, dict)
-        return Items([map_leaves(v, change, name) for v in value.values], value.kind)
-    return value
-
-
-def describe(value: Value) -> Any:
-    """What two values have in common when the text that they lead to is the same."""
-    if isinstance(value, Known):
-        return value.value if is_plain(value.value) else id(value.value)
+def find_parts(value: Any) -> dict[Any, Any]:
+    """The values within a value, by field, key or place."""
     if isinstance(value, Record):
-        return value.kind, tuple((k, describe(v)) for k, v in value.fields.items()), value.node and ""
-    if isinstance(value, Items):
-        found = value.values.items() if value.kind is dict else enumerate(value.values)
-        return tuple((k, describe(v)) for k, v in found)
-    return type(value).__name__
+        return {} if value.node else value.fields
+    held = value.value if isinstance(value, Known) else None
+    found = dict(enumerate(held)) if isinstance(held, tuple | list) else held if isinstance(held, dict) else {}
+    return found if any(isinstance(v, Value) for v in found.values()) else {}
 
 
-def load_names(tree: ast.AST | list[ast.stmt]) -> Iterator[str]:
-    """Every name that is read."""
-    trees = tree if isinstance(tree, list) else [tree]
-    for one in trees:
-        yield from (n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+def is_decided(value: Any) -> bool:
+    """Whether nothing of a value is left to be written."""
+    held = getattr(value, "value", None)
+    every_open = isinstance(held, tuple | list) and bool(held) and all(isinstance(v, Code) for v in held)
+    return not isinstance(value, Code) and not every_open
+
+
+def residual(value: Value) -> Any:
+    """The expression that stands for a value in the text."""
+    if value.node is not None:
+        return copy.deepcopy(value.node)
+    if isinstance(value, Record):
+        return ast.Call(make_name(value.kind.__name__), [residual(v) for v in value.fields.values()], [])
+    held: Any = value.value  # type: ignore[union-attr]
+    if isinstance(held, list) or find_parts(value):
+        return (ast.List if isinstance(held, list) else ast.Tuple)([residual(lift(v)) for v in held], ast.Load())
+    return parse_expression(spell(held))
+
+
+def map_leaves(value: Any, change: Callable[[str, Any], Value], name: str = "") -> Any:
+    """The value with each open leaf of its records and tuples changed; `name` says in which field it lies."""
+    record = isinstance(value, Record)
+    if isinstance(value, Code) or (record and value.node):
+        return change(name, value)
+    new = {k: map_leaves(lift(v), change, k if record else name) for k, v in find_parts(value).items()}
+    if not new:
+        return value
+    if record:
+        return Record(value.kind, new)
+    return Known(new if isinstance(value.value, dict) else type(value.value)(new.values()))
