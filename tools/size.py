@@ -25,7 +25,7 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 247, "messages": 58, "errors": 16, "options": 104, "paths": 10, "memory": 22, "core": 966,
+    "spec": 247, "messages": 58, "errors": 16, "options": 104, "paths": 10, "memory": 22, "files": 150, "core": 966,
     "families": 1295, "checkpoints": 787, "tokenizers": 986, "data": 2289, "adapt": 236, "sampling": 100,
     "cost": 185, "devices": 26, "plots": 479, "baselines": 223, "chat": 344, "generation": 548, "lens": 2121,
     "specialize": 1734, "tasks": 1094, "model": 128, "hub": 153, "training": 5515, "explore": 2374, "labs": 3555,
@@ -34,7 +34,7 @@ PACKAGES = {  # what each package has today, in lines of code
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
-    0: ("spec", "messages", "errors", "options", "paths", "memory"),
+    0: ("spec", "messages", "errors", "options", "paths", "memory", "files"),
     1: ("core", "families"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "specialize"),

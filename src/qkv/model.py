@@ -14,6 +14,7 @@ from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.files import replace_dir
 from qkv.messages import Message
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
 from qkv.tasks.types import Prompt, Result, SpecialTokens
@@ -83,7 +84,7 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
-        with storage.replace_dir(directory) as aside:
+        with replace_dir(directory) as aside:
             config = self.config or {}
             names = {key: config[key] for key in ("id2label", "label2id") if self.spec.labels and key in config}
             extra = self.special.keys | names

@@ -61,6 +61,7 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         QkvError: the value does not fit; the message names the field and what it takes.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    refuse_huge(value, name)
     if origin is Literal:
         if value in args:
             return value
@@ -91,6 +92,13 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     return value
 
 
+def refuse_huge(value: Any, name: str) -> None:
+    """QkvError for a whole number of more than 63 bits, which neither torch nor TOML knows."""
+    if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:
+        raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
+                       bits=int(value).bit_length())
+
+
 def validate(where: str, options: Any) -> None:
     """Check each field of `options` against its type; lists become tuples and paths text, in place.
 
@@ -100,6 +108,7 @@ def validate(where: str, options: Any) -> None:
     for key, kind in typing.get_type_hints(type(options)).items():
         value, wanted = getattr(options, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
         origin = typing.get_origin(kind)
+        refuse_huge(value, f"{where}.{key}")
         if origin is tuple:
             value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
             object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
@@ -139,8 +148,9 @@ def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a TOML value or a number such as `.1`; anything else is the text itself."""
+    """Parse a TOML value or a number such as `.1`; anything else, such as several lines of TOML, is the text itself."""
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"x = {text}")
+        return found["x"] if found.keys() == {"x"} else text
+    except (ValueError, RecursionError):  # not TOML, or digits and brackets without end
         return float(text) if SHORT_FLOAT.fullmatch(text) else text

@@ -28,7 +28,7 @@ from qkv.tokenizers.bpe_dropout import list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
-from qkv.training.data_files import encode_large, note_sample
+from qkv.training.data_files import FILES, encode_large, note_sample
 from qkv.training.large_text import SAMPLE, LargeText
 from qkv.training.machine import refuse_oversized
 from qkv.training.objectives import base, chat
@@ -55,6 +55,8 @@ class Assembly:
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
+    if not run.base:
+        refuse_oversized(run.model.spec(1), device)  # before anything is read or built
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
@@ -124,8 +126,9 @@ def read_splits(run: Run) -> Splits:
     if splits.train and run.data and not run.data.valid:
         raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
     lacking = Message("validate with") if splits.train else Message("train on")
+    name = next((file for kind in FILES for file in getattr(run.data, kind, ())), run.name)
     raise QkvError("{name}: no data to {lacking}; rows with the same text are kept together, so a set of few "
-                   "different texts needs a file for each purpose", name=run.name, lacking=lacking)
+                   "different texts needs a file for each purpose", name=name, lacking=lacking)
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:

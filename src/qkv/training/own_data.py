@@ -123,6 +123,9 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     read: Callable[[], Splits] = partial(read_shared, data) if recipe else partial(data.splits, folder)
     read = read if data.on_bad_row == "quarantine" else cache(read)  # the reading below writes no quarantine
     usual = put_in(replace(first, splits=read, model=Shape(family=family)))
+    if given.get("training.steps") == 0 and not (usual.training.seconds or given.get("training.epochs")):
+        raise QkvError("training.steps: found 0, expected 1 or more; without it training.epochs or training.seconds "
+                       "ends the run", code="no-steps")
     if recipe:
         return usual
     objective = usual.objective or guess_objective(usual)

@@ -101,7 +101,6 @@ class Settings(Part):
         (SHARE, lambda n: 0 <= n <= 1, ("label_smoothing", "decay", "floor", "scheduled_sampling")),
         (SHARE_BELOW_1, lambda n: 0 <= n < 1, ("ema", "word_dropout")),
         (Message("0 (the default) to {threads}", threads=THREADS), lambda n: 0 <= n <= THREADS, ("threads",)),
-        (Message("a whole number of at most 63 bits"), lambda n: abs(n) < 1 << 63, ("seed",)),
         (Message("two shares from 0 to below 1"), lambda n: 0 <= n < 1, ("betas",)),
     )
 
