@@ -17,7 +17,7 @@ from qkv.errors import QkvError
 from qkv.files import replace_dir
 from qkv.messages import Message
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
-from qkv.tasks.types import Prompt, Result, SpecialTokens
+from qkv.tasks.types import Prompt, Result, SpecialTokens, as_ids
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Model:
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""
         if not isinstance(text, str):
-            return list(text)
+            return as_ids(text, self.spec.vocabulary)
         if self.tokenizer is None:
             raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)

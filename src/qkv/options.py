@@ -19,6 +19,7 @@ from qkv.messages import Message
 
 Options = TypeVar("Options")
 SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
+LONGEST = 100  # characters of a wrong value that are shown
 AT_LEAST_ONE, NOT_NEGATIVE = Message("1 or more"), Message("0 or more")
 SHARE = Message("a share from 0 to 1")
 SHARE_BELOW_1 = Message("a share from 0 to below 1")
@@ -62,6 +63,7 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     refuse_huge(value, name)
+    value = value if len(repr(value)) <= LONGEST or origin is tuple or kind is str else f"{str(value)[:LONGEST]}…"
     if origin is Literal:
         if value in args:
             return value

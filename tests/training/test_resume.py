@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from qkv import files
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import assemble, bad_steps, checkpoint, log, loop, losses, recipes

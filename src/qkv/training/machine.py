@@ -144,7 +144,11 @@ def count_weights(spec: Spec) -> int:
 def refuse_oversized(spec: Spec, device: str) -> None:
     """QkvError where the weights of a new model, their gradients and moments alone take more memory than is free."""
     free, width, layers = read_free_memory(device), spec.stack.width, len(spec.stack.blocks)
-    weights = width * (layers * width + spec.vocabulary)  # there are more, at any rate
+    places = spec.stack.positions.size if spec.stack.positions else 0
+    weights = width * (layers * width + places + spec.vocabulary)  # there are more, at any rate
+    for block in spec.stack.blocks[:1]:
+        experts, ffn = (block.moe.num_experts, block.moe.expert) if block.moe else (1, block.ffn)
+        weights += width * layers * experts * (ffn.width if ffn else 0)
     if free is None or weights < CERTAIN:
         return
     if 16 * weights < free:

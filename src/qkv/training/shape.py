@@ -49,7 +49,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
                   "embedding_dropout_prob": "dropout", "attention_dropout_prob": "attention_dropout"},
 }
 MODEL_TYPES = {"openai_gpt": "openai-gpt", "glm_blank": "glm", "prefix": "llama"}
-DEEPEST = 1000  # layers, as many as anybody has trained (DeepNet: Wang et al. 2022)
+DEEPEST = 500  # layers of a stack, as many as anybody has trained (DeepNet: Wang et al. 2022)
 ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "mixtral": "silu", "prefix": "silu", "bert": "gelu", "bart": "gelu",
                "openai_gpt": "gelu", "marian": "relu", "t5": "relu"}
 
