@@ -1,9 +1,9 @@
 """From a run's description to what the loop takes: data, vocabulary, model, batches. Next: evaluation.py."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from qkv import hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
+from qkv.data.cache import tell_progress
 from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device
@@ -67,7 +68,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     if tokenizer is None and not begun and not run.tokenizer.of:
         notes += tuple(note_sample(splits))
-    tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
+    said: list[Message] = []
+    tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective, said.append))
+    notes += tuple(said)
     if tokenizer is not None:
         splits = encode_large(splits, tokenizer, documents=objective.name == "documents")
     model = build_model(run, splits, objective, begun, tokenizer, device=device)
@@ -167,7 +170,9 @@ def label_config(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
     return {"model_type": "qkv", "spec": as_json(spec), "id2label": names, "label2id": numbers}
 
 
-def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
+def make_tokenizer(
+    run: Run, splits: Splits, objective: Objective, note: Callable[[Message], object] = lambda text: None
+) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
     how: dict[str, Any] = {"specials": objective.special_tokens, "template": objective.template}
     if objective.labels_texts and run.model.family == "bert":
@@ -197,7 +202,9 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
-    return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
+    wait = partial(tell_progress, Message("training the vocabulary"), of=0)
+    return vocabulary.train_vocabulary(  # type: ignore[arg-type]
+        texts, kind=kind, size=size, words=words, note=note, wait=lambda seconds: wait(round(seconds)), **how)
 
 
 def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Tokenizer:
