@@ -24,8 +24,8 @@ from qkv.errors import QkvError
 from qkv.files import FULL
 from qkv.messages import Message, join
 
-# By group, verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
 THREAD_COUNTS = re.compile(r"\s*[1-9]\d{0,4}(\s*,\s*[1-9]\d{0,4})*\s*")  # as OMP_NUM_THREADS lists them
+# By group, verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
 GROUPS = {
     Message("Start"): {
         "demo": Message("train the 2017 Transformer, translate, look inside"),
