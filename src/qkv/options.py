@@ -108,14 +108,16 @@ def validate(where: str, options: Any) -> None:
         QkvError: a value is not one of the field's choices or of another type; `where` stands before the key.
     """
     for key, kind in typing.get_type_hints(type(options)).items():
-        value, wanted = getattr(options, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
-        origin = typing.get_origin(kind)
-        refuse_huge(value, f"{where}.{key}")
-        if origin is tuple:
+        value = getattr(options, key)
+        if typing.get_origin(kind) is tuple:
             value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
             object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
-        elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):
+        elif kind is str:
+            object.__setattr__(options, key, coerce(kind, path_as_text(value), f"{where}.{key}"))
+        elif not isinstance(value, numbers.Integral | numbers.Real) or isinstance(value, bool):
             coerce(kind, value, f"{where}.{key}")
+        else:  # of numpy's too
+            coerce(kind, int(value) if isinstance(value, numbers.Integral) else float(value), f"{where}.{key}")
 
 
 def path_as_text(value: Any) -> Any:
