@@ -95,7 +95,7 @@ def replace_file(path: Path, *, hint: Message = UNCHANGED) -> Iterator[Path]:
                 shutil.copymode(path, file)
             fsync_path(file)
             os.replace(file, path)
-            fsync_path(path.parent)
+            settle(path.parent)
 
 
 def write_text_file(path: Path, text: str, *, hint: Message = UNCHANGED) -> None:
@@ -125,8 +125,7 @@ def replace_dir(directory: Path) -> Iterator[Path]:
             move_files(made, directory, aside / "old")
         else:
             os.replace(made, directory)
-        fsync_path(directory)
-        fsync_path(directory.parent)
+        settle(directory, directory.parent)
 
 
 def move_files(source: Path, directory: Path, backup: Path) -> None:
@@ -161,6 +160,13 @@ def fsync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def settle(*directories: Path) -> None:
+    """Wait until renames are on the disk, as far as it says so: they are done, and what failed now could undo none."""
+    for directory in directories:
+        with suppress(OSError):
+            fsync_path(directory)
 
 
 @contextmanager

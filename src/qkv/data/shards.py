@@ -61,11 +61,11 @@ def write_shard(
         QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
     """
     folder = Path(folder)
-    if folder.exists():
-        raise QkvError("{folder}: exists already; remove it or give another --out", folder=folder)
     kind = np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
     sign, tokens = hashlib.sha256(), 0
     with replace_dir(folder) as aside:
+        if folder.exists():
+            raise QkvError("{folder}: exists already; remove it or give another --out", folder=folder)
         with (aside / "tokens.bin").open("wb") as file:
             for ids in documents:
                 found = np.asarray(ids, dtype=np.int64)
@@ -105,7 +105,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         size = (folder / "tokens.bin").stat().st_size
         kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise QkvError("{folder}: not a token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
                        kind=type(e).__name__, e=e) from None
     if index.get("format") != FORMAT:
