@@ -189,11 +189,10 @@ BAD_CONFIG: dict[type, list[Any]] = {
 @cache
 def read_keys(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A good config of a family, and each key that reading it declares, with its value or default."""
-    module, found = modules()[family], dict[str, Any]()
+    module, found, real = modules()[family], dict[str, Any](), Config.value  # type: ignore[attr-defined]
     config = {"model_type": module.TYPES[0].partition("+")[0], **next(iter(module.SIZES.values()))}
     if "+" in module.TYPES[0]:
         config[module.TYPES[0].partition("+")[2]] = True
-    real = Config.value  # type: ignore[attr-defined]
 
     def value(self: Any, key: str, default: Any, *rest: Any, **more: Any) -> Any:
         got = real(self, key, default, *rest, **more)
@@ -401,10 +400,9 @@ def pack(folder: Path) -> object:
 
 @cache
 def corpus_text() -> Path:
-    folder = files.tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder)
-    Path(folder, "a.txt").write_text("".join(f"one two {i} three {i % 7}.\n" for i in range(120)), encoding="utf-8")
-    return Path(folder, "a.txt")
+    atexit.register(shutil.rmtree, folder := Path(files.tempfile.mkdtemp()))
+    (folder / "a.txt").write_text("".join(f"one two {i} three {i % 7}.\n" for i in range(120)), encoding="utf-8")
+    return folder / "a.txt"
 
 
 def learn(folder: Path) -> object:
@@ -445,8 +443,7 @@ def rehearsal(name: str, old: bool) -> tuple[int, dict[str, bytes], dict[str, by
         return len(done), before, content(folder / place)
 
 
-def prepare(name: str, folder: Path) -> dict[str, bytes]:
-    """Something old in the act's place."""
+def prepare(name: str, folder: Path) -> dict[str, bytes]:  # something old in the act's place
     place, like = folder / ACTS[name][1], small_model()
     place.write_text("old") if name == "page" else hub.build(like.spec, seed=7, tokenizer=like.tokenizer).save(place)
     return content(place)
