@@ -142,7 +142,6 @@ def three_doors(part: str, kind: Any, name: str, value: Any) -> Iterator[Case]:
 
 
 def to_toml(value: Any) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k} = {to_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -151,7 +150,6 @@ def to_toml(value: Any) -> str:
 
 
 def words() -> Iterator[Case]:
-    """Words that are no settings, and files that are no TOML."""
     run = Run("a", lambda: Splits("", ""))
     for word in ("training.lr", "=3", "training.=3", ".lr=3", "training..lr=3", "training.lr.x=3", "training=3",
                  "training.lr=1=2", "training.lr=1\nmodel.width=64", "training.lr=" + "[" * 5000, "a.b.c=1",
@@ -218,7 +216,9 @@ def configs() -> Iterator[Case]:
             for value in BAD_CONFIG.get(type(good), []):
                 spoilt = {**config, key: value}
                 act = lambda _, c=spoilt: spec_from_config(c, "config.json")  # noqa: E731
-                judge = answers(act) if value in (10**12, 0, 1) and type(value) is int else refuses(act, key)
+                free = type(value) is int and value in (10**12, 0, 1)
+                free |= value is None and key in ("head_dim", "num_key_value_heads")  # null: from the heads
+                judge = answers(act) if free else refuses(act, key)
                 yield Case("configs", f"{family} {key}={value!r}", judge)
 
 
