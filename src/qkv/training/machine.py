@@ -155,5 +155,5 @@ def refuse_oversized(spec: Spec, device: str) -> None:
         weights = count_weights(spec)
     if (need := 16 * weights) > free:  # four numbers of four bytes each
         raise QkvError("a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are free; "
-                       "make model.width, model.layers or tokenizer.size smaller", weights=weights, need=need / 1e9,
-                       free=free / 1e9)
+                       "make model.width, model.layers, model.context or tokenizer.size smaller", weights=weights,
+                       need=need / 1e9, free=free / 1e9)
