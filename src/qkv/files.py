@@ -38,10 +38,10 @@ def make_aside(target: Path) -> Iterator[Path]:
         if (lock := lock_abandoned(stray)) is not None:
             shutil.rmtree(stray, ignore_errors=True)
             os.close(lock)
-    lock = None
-    while lock is None:  # until no other process has taken it for abandoned
+    while True:  # until no other process has taken it for abandoned
         aside = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-        lock = lock_abandoned(aside, certain=False)
+        if (lock := lock_abandoned(aside, certain=False)) is not None:
+            break
     try:
         yield aside
     finally:

@@ -116,7 +116,7 @@ def as_ids(given: Any, vocabulary: int) -> list[int]:
     for one in ids:
         if isinstance(one, bool) or not isinstance(one, Integral):
             refuse_prompt(one)
-        if not 0 <= one < vocabulary:
+        if not 0 <= int(one) < vocabulary:
             raise QkvError("token id {bad} has no embedding, ids go from 0 to {last}; is this the model's own "
                            "tokenizer?", code="token-id", bad=one, last=vocabulary - 1)
     return ids
