@@ -14,9 +14,10 @@ from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.files import replace_dir
 from qkv.messages import Message
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
-from qkv.tasks.types import Prompt, Result, SpecialTokens
+from qkv.tasks.types import Prompt, Result, SpecialTokens, as_ids
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
-        with storage.replace_dir(directory) as aside:
+        with replace_dir(directory) as aside:
             config = self.config or {}
             names = {key: config[key] for key in ("id2label", "label2id") if self.spec.labels and key in config}
             extra = self.special.keys | names
@@ -222,7 +223,7 @@ class Model:
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""
         if not isinstance(text, str):
-            return list(text)
+            return as_ids(text, self.spec.vocabulary)
         if self.tokenizer is None:
             raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)

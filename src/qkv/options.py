@@ -19,6 +19,7 @@ from qkv.messages import Message
 
 Options = TypeVar("Options")
 SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
+LONGEST = 100  # characters of a wrong value that are shown
 AT_LEAST_ONE, NOT_NEGATIVE = Message("1 or more"), Message("0 or more")
 SHARE = Message("a share from 0 to 1")
 SHARE_BELOW_1 = Message("a share from 0 to below 1")
@@ -61,6 +62,8 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         QkvError: the value does not fit; the message names the field and what it takes.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    refuse_huge(value, name)
+    value = value if len(repr(value)) <= LONGEST or origin is tuple or kind is str else f"{str(value)[:LONGEST]}…"
     if origin is Literal:
         if value in args:
             return value
@@ -91,6 +94,13 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     return value
 
 
+def refuse_huge(value: Any, name: str) -> None:
+    """QkvError for a whole number of more than 63 bits, which neither torch nor TOML knows."""
+    if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:
+        raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
+                       bits=int(value).bit_length())
+
+
 def validate(where: str, options: Any) -> None:
     """Check each field of `options` against its type; lists become tuples and paths text, in place.
 
@@ -98,16 +108,16 @@ def validate(where: str, options: Any) -> None:
         QkvError: a value is not one of the field's choices or of another type; `where` stands before the key.
     """
     for key, kind in typing.get_type_hints(type(options)).items():
-        value, wanted = getattr(options, key), {int: numbers.Integral, float: numbers.Real}.get(kind, object)
-        origin = typing.get_origin(kind)
-        if origin in (typing.Union, types.UnionType):
-            if not isinstance(value, numbers.Real | None):
-                coerce(kind, value, f"{where}.{key}")
-        elif origin is tuple:
+        value = getattr(options, key)
+        if typing.get_origin(kind) is tuple:
             value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
             object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
-        elif origin is Literal or kind is bool or dataclasses.is_dataclass(kind) or not isinstance(value, wanted):
+        elif kind is str:
+            object.__setattr__(options, key, coerce(kind, path_as_text(value), f"{where}.{key}"))
+        elif not isinstance(value, numbers.Integral | numbers.Real) or isinstance(value, bool):
             coerce(kind, value, f"{where}.{key}")
+        else:  # of numpy's too
+            coerce(kind, int(value) if isinstance(value, numbers.Integral) else float(value), f"{where}.{key}")
 
 
 def path_as_text(value: Any) -> Any:
@@ -158,8 +168,9 @@ def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a TOML value or a number such as `.1`; anything else is the text itself."""
+    """Parse a TOML value or a number such as `.1`; anything else, such as several lines of TOML, is the text itself."""
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"x = {text}")
+        return found["x"] if found.keys() == {"x"} else text
+    except (ValueError, RecursionError):  # not TOML, or digits and brackets without end
         return float(text) if SHORT_FLOAT.fullmatch(text) else text

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from qkv import hub
+from qkv import files, hub
 from qkv.checkpoints import model_dir, storage
 from qkv.errors import QkvError
+from qkv.files import replace_dir
 from qkv.spec import (
     Attention,
     Block,
@@ -89,7 +90,7 @@ def test_a_family_that_cannot_say_the_spec_names_the_field(tmp_path):
 def test_shards_are_written_and_read(saved, tmp_path):
     path = saved[1]
     tensors = {n: get() for n, get in storage.open_tensors(path).items()}
-    with storage.replace_dir(tmp_path / "s") as aside:
+    with replace_dir(tmp_path / "s") as aside:
         storage.write_tensors(aside, tensors, shard_bytes=60_000)
     assert len(list((tmp_path / "s").glob("model-*.safetensors"))) > 2
     again = storage.open_tensors(tmp_path / "s")
@@ -156,9 +157,9 @@ def test_a_full_disk_while_saving_leaves_the_old_checkpoint(saved, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for name in ("save_file", "write_json", "fsync_path"):
+    for where, name in ((storage, "save_file"), (storage, "write_json"), (files, "fsync_path")):
         with monkeypatch.context() as m:
-            m.setattr(storage, name, full)
+            m.setattr(where, name, full)
             with pytest.raises(QkvError, match=r"No space.*is unchanged"):
                 model.save(path)
         assert {p.name: p.read_bytes() for p in path.iterdir()} == before

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from qkv import files
 from qkv.data import cache, shards
 from qkv.data.mapped_rows import MappedRows, collect_rows, encode_rows
 from qkv.errors import QkvError
@@ -79,7 +80,7 @@ def test_a_full_disk_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, own_
         raise OSError(28, "No space left on device")
 
     rows = on_disk()
-    monkeypatch.setattr(shards, "flush_file", fill)
+    monkeypatch.setattr(files, "fsync_path", fill)
     with pytest.raises(QkvError, match="No space left"):
         encode(rows)
     assert not [path for path in (own_cache / "encoded").iterdir() if path.is_dir()]

@@ -55,7 +55,9 @@ class Browser:
         self.app = make_app(desk, token=TOKEN, port=PORT)
         self.cookie = f"qkv-{PORT}={TOKEN}" if known else ""
 
-    async def ask(self, path: str, body: bytes | None = None, **headers: str) -> Reply:
+    async def ask(
+        self, path: str, body: bytes | None = None, left: asyncio.Event | None = None, **headers: str
+    ) -> Reply:
         said = {
             "host": f"127.0.0.1:{PORT}",
             "cookie": self.cookie,
@@ -74,7 +76,9 @@ class Browser:
         given = iter([{"type": "http.request", "body": body or b"", "more_body": False}])
 
         async def receive() -> dict[str, Any]:
-            return next(given, {"type": "http.disconnect"})
+            if (one := next(given, None)) is None:
+                await (left or asyncio.Event()).wait()  # somebody who stays
+            return one or {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
             sent.append(message)
@@ -342,6 +346,60 @@ def test_torch_works_in_one_thread(lm: Model, monkeypatch: pytest.MonkeyPatch) -
         browser.get(f"/api/r/{name}/meta")
     assert len(threads) == 1
     assert threading.current_thread().name not in threads
+
+
+def test_a_question_of_somebody_who_left_is_not_answered(lm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, asked = desk_of(lm), list[str]()
+    browser, busy, right = Browser(desk), threading.Event(), server.answers.answer
+    name = browser.run()
+
+    def heard(*given: Any) -> Any:
+        asked.append(given[-1] if isinstance(given[-1], str) else "?")
+        return right(*given)
+
+    monkeypatch.setattr(server.answers, "answer", heard)
+
+    async def come_and_go() -> list[Reply]:
+        left = asyncio.Event()
+        desk.worker.submit(busy.wait, 20)  # what the one thread does meanwhile
+        going = [asyncio.ensure_future(browser.ask(f"/api/r/{name}/meta", left=left)) for _ in range(30)]
+        await asyncio.sleep(0.05)
+        left.set()
+        replies = await asyncio.gather(*going)
+        busy.set()
+        return [*replies, await browser.ask(f"/api/r/{name}/meta")]
+
+    replies = asyncio.run(come_and_go())
+    assert [reply.status for reply in replies] == [400] * 30 + [200]
+    assert len(asked) == 1
+
+
+def test_somebody_who_leaves_in_the_midst_of_a_body_makes_no_noise(
+    browser: Browser, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def leave() -> int:
+        left = asyncio.Event()
+        left.set()
+        return (await browser.ask("/api/run", b"", left=left, more="1")).status
+
+    given = server.Request.stream
+
+    async def stream(self: Any) -> Any:
+        raise server.ClientDisconnect
+        yield b""
+
+    server.Request.stream = stream  # type: ignore[method-assign]
+    try:
+        assert asyncio.run(leave()) == 400
+    finally:
+        server.Request.stream = given  # type: ignore[method-assign]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_host_is_never_html(browser: Browser) -> None:
+    reply = browser.get("/", host="<img/src=x>")
+    assert (reply.status, b"<img" in reply.body, b"&lt;img" in reply.body) == (403, False, True)
+    assert browser.post("/api/run", {"text": "a"}, origin=f"127.0.0.1:{PORT}").status == 403
 
 
 # Events and watched runs

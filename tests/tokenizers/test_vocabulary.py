@@ -1,5 +1,7 @@
 """New vocabularies: exact round trips, whole English words, fewest Chinese words; transformers agrees."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import QkvError
+from qkv.tokenizers import vocabulary
 from qkv.tokenizers.tokenizer import Tokenizer, load
 from qkv.tokenizers.vocabulary import train_vocabulary
 
@@ -122,3 +125,32 @@ def test_what_cannot_be_trained_says_why() -> None:
     for kind in ("char", "word", "split", "lexicon"):
         with pytest.raises(QkvError, match="no text"):
             train_vocabulary([], kind=kind)  # type: ignore[arg-type]
+
+
+def test_long_words_are_cut_to_train_a_vocabulary_and_said_once() -> None:
+    told: list[str] = []
+    text = "one " + "a" * 600 + " two " + "!" * 300 + "\n" + "b" * 255
+    pieces = list(vocabulary.cut_long_words([text, "c" * 256], told.append))
+    assert "".join(pieces) == text + "c" * 256
+    assert {len(word) for piece in pieces for word in piece.split()} <= {3, 44, 88, 255, 256}
+    assert len(told) == 1
+    assert list(vocabulary.cut_long_words(["short words " * 100], told.append)) == ["short words " * 100]
+    start = time.process_time()
+    train_vocabulary(["".join(chr(97 + (i * i) % 26) for i in range(200_000))], kind="bpe", size=400)
+    assert time.process_time() - start < 60  # it took the square of the length: minutes
+
+
+def test_ctrl_c_need_not_wait_for_a_vocabulary() -> None:
+    release = threading.Event()
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    def wait_and_fail() -> None:
+        raise ValueError(str(release.wait(10)))
+
+    with pytest.raises(KeyboardInterrupt):
+        vocabulary.wait_for(lambda: release.wait(30), interrupt, patience=0.01)
+    release.set()
+    with pytest.raises(ValueError, match="True"):
+        vocabulary.wait_for(wait_and_fail, interrupt)

@@ -1,6 +1,7 @@
 """Data that are not held in memory: large texts and many rows give the batches that small ones give."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from qkv import cost
 from qkv.data import hf_datasets, shards
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.cache import list_entries
@@ -18,7 +20,10 @@ from qkv.training import assemble, large_text, recipes
 from qkv.training.assemble import Assembly
 from qkv.training.data_files import Data
 from qkv.training.large_text import LargeText, scan_text
+from qkv.training.machine import count_weights
 from qkv.training.objectives.base import tokenizer_for
+from qkv.training.run import Run
+from qkv.training.shape import Shape
 
 SMALL = ["model.width=16", "model.layers=1", "model.heads=2", "model.ffn=64", "model.context=32", "training.tokens=128",
          "training.precision=fp32", "training.steps=2", "training.evaluate_every=2", "check.sentences=1"]  # fmt: skip
@@ -259,3 +264,18 @@ def test_a_model_that_cannot_fit_is_refused_before_work(folder: Path) -> None:
     write_rows(folder / "rows.tsv")
     with pytest.raises(QkvError, match=r"parameters needs .* GB to train"):
         open_run("rows.tsv", "model.width=65536", "model.layers=48")
+
+
+@pytest.mark.parametrize("size", [{"ffn": 10**11}, {"context": 10**11}, {"width": 1 << 20, "layers": 500}])
+def test_a_model_that_cannot_fit_is_refused_before_data_are_read(size: dict[str, int]) -> None:
+    def read() -> Any:
+        raise AssertionError("was read")
+
+    with pytest.raises(QkvError, match=r"parameters needs .* GB to train"):
+        assemble.assemble(Run("a", read, model=Shape(family="gpt2", **size)), device="cpu")  # type: ignore[arg-type]
+
+
+def test_weights_are_counted_without_all_blocks() -> None:
+    for family in ("gpt2", "llama", "marian", "bart", "lstm"):
+        spec = Shape(family=family, width=32, layers=5, heads=2).spec(64)  # type: ignore[arg-type]
+        assert count_weights(spec) == sum(math.prod(shape) for shape in cost.shapes(spec).values())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qkv.checkpoints import storage
+from qkv import files
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.training import compare, log
 from qkv.training.settings import Settings
 
@@ -157,15 +158,15 @@ def test_the_metric_that_is_drawn(tmp_path: Path) -> None:
 
 def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.json"
-    log.write_text_file(path, log.to_json({"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"}))
+    write_text_file(path, log.to_json({"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"}))
     assert json.loads(path.read_text(encoding="utf-8")) == {"loss": None, "rows": [1.5, None], "word": "书"}
 
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "fsync_path", full)
-    with pytest.raises(OSError, match="No space"):
-        log.write_text_file(path, log.to_json({"loss": 2.0}))
+    monkeypatch.setattr(files, "fsync_path", full)
+    with pytest.raises(QkvError, match="No space"):
+        write_text_file(path, log.to_json({"loss": 2.0}))
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 

@@ -84,7 +84,7 @@ def run(
 
             patch.setattr(FSDPModule, "set_gradient_divide_factor", lambda self, factor: None)
         if fault == "full first" and ranks.first:
-            patch.setattr(log, "write_text_file", p.full)
+            patch.setattr(fsdp, "write_text_file", p.full)
         if fault == "full second" and not ranks.first:
             from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_cannot_be_named_leaves_the_one_before_it(
             fsdp.write_parts(pointer, tensors, {"progress": {"step": step}}, ranks)
 
         saved(1)
-        monkeypatch.setattr(log, "write_text_file", p.full)
+        monkeypatch.setattr(fsdp, "write_text_file", p.full)
         with pytest.raises(QkvError, match=r"No space left on device.*the previous checkpoint is intact"):
             saved(2)
         tensors, state = fsdp.read_parts(pointer, core)

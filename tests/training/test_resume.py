@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.checkpoints import storage
+from qkv import files
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.training import assemble, checkpoint, control, log, loop, losses, recipes
@@ -242,7 +242,7 @@ def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypa
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "fsync_path", full)
+    monkeypatch.setattr(files, "fsync_path", full)
     with pytest.raises(QkvError, match=r"result\.json: could not be written"):
         log.write_json(path, {"loss": 1.0})
     assert path.read_text(encoding="utf-8") == told

@@ -19,7 +19,7 @@ from qkv.training.losses import step_loss
 from qkv.training.objectives import chat as objectives
 from qkv.training.objectives.base import Decoding, classify_sources
 from qkv.training.own_data import from_files, from_toml
-from qkv.training.run import Run, Vocabulary
+from qkv.training.run import ProbeSettings, Run, Vocabulary
 from qkv.training.settings import Lora, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -472,6 +472,10 @@ def test_settings_that_do_nothing_are_named() -> None:
         "training.moe_aux_loss", "training.auxiliary", "training.floor", "training.decay"]  # fmt: skip
     other, _ = ready("labels", "bert", optimizer="adafactor", eps=1e-6, betas=(0.8, 0.9), moe_bias_lr=0.01)
     assert told(other, "these settings have no effect").endswith(": training.moe_bias_lr, training.betas, training.eps")
+    run = dataclasses.replace(run_of("labels", lora=Lora(targets=("nosuch",))), watch=ProbeSettings(words=("a",)),
+                              tokenizer=Vocabulary(kind="word", size=60, merges="nosuch"))
+    idle = told(assemble.assemble(run, device="cpu"), "these settings have no effect in this run: ")
+    assert idle.partition(": ")[2].split(", ") == ["tokenizer.merges", "training.lora.targets", "watch.words"]
     heeded, _ = ready("labels", "openai_gpt", auxiliary=0.1, decay=0.7, floor=0.1, schedule="wsd")
     assert not told(heeded, "no effect")
 

@@ -1,12 +1,10 @@
 """Files of a model directory: safetensors (one or sharded), foreign .bin weights-only, JSON; nothing is ever lost."""
 
+import errno
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from qkv.errors import QkvError, nearest
+from qkv.files import name_missing_bytes
 
 SHARD_BYTES = 5_000_000_000
 Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for
@@ -110,60 +109,27 @@ def read_shapes(directory: Path) -> dict[str, list[int]]:
     return found
 
 
-@contextmanager
-def replace_dir(directory: Path) -> Iterator[Path]:
-    """A temporary directory beside `directory`; at the end each of its files replaces its namesake in one rename.
-
-    Whatever fails before, a full disk or a signal, leaves the old files as they were.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise QkvError("{directory}: is a file, expected a directory to save into", directory=directory)
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    except OSError as e:
-        raise QkvError("{directory}: cannot be written ({reason}); is {parent} a folder that you may write into?",
-                       directory=directory, reason=e.strerror or e, parent=directory.parent) from e
-    try:
-        yield aside
-        for path in (p for p in aside.rglob("*") if p.is_file()):
-            fsync_path(path)
-        directory.mkdir(exist_ok=True)
-        for path in sorted((p for p in aside.rglob("*") if p.is_file()), key=lambda p: (p.suffix == ".json", str(p))):
-            target = directory / path.relative_to(aside)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, target)
-        fsync_path(directory)
-    except OSError as e:
-        reason = e.strerror or str(e)
-        raise QkvError("{directory}: cannot be written ({reason}); what was there before is unchanged",
-                       directory=directory, reason=reason) from e
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def fsync_path(path: Path) -> None:
-    """Wait until a file (or a directory's list of names) is on the disk."""
-    flags = os.O_RDONLY | (getattr(os, "O_DIRECTORY", 0) if path.is_dir() else 0)
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
     """A JSON value into a file, readable by people."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    data = (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    with name_missing_bytes(path, len(data)):
+        path.write_bytes(data)
 
 
-def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """One safetensors file, readable as the umask allows: the library itself would make it private."""
+def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """One safetensors file, readable as the umask allows: the library itself would make it private.
+
+    Raises:
+        OSError: it cannot be written; on a full disk with the bytes that are missing.
+    """
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata={"format": "pt"})
+    with name_missing_bytes(path, sum(t.nbytes for t in tensors.values())):
+        try:
+            save_file(tensors, path, metadata=metadata or {"format": "pt"})
+        except SafetensorError as e:
+            found = re.search(r"(?:I/O error: )?([^:]*) \(os error (\d+)\)", str(e))
+            raise OSError(int(found[2]) if found else errno.EIO, found[1] if found else str(e), str(path)) from e
     path.chmod(mode)
 
 

@@ -4,9 +4,9 @@ Nothing heavy is imported here, so `qkv --help` answers at once. Errors end in o
 """
 
 import atexit
-import errno
 import gc
 import os
+import re
 import sys
 import time
 import traceback
@@ -21,8 +21,10 @@ from qkv import __version__
 from qkv.cli.common import Common, choose_language
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
+from qkv.files import FULL
 from qkv.messages import Message, join
 
+THREAD_COUNTS = re.compile(r"\s*[1-9]\d{0,4}(\s*,\s*[1-9]\d{0,4})*\s*")  # as OMP_NUM_THREADS lists them
 # By group, verb: what it does. The file qkv/cli/<verb>.py holds it, as `command`.
 GROUPS = {
     Message("Start"): {
@@ -138,6 +140,8 @@ def _prepare_process() -> None:
             setattr(sys, name, os.fdopen(place, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
         elif number and (getattr(stream, "encoding", None) or "utf-8").lower() != "utf-8":
             getattr(stream, "reconfigure", lambda **_: None)(encoding="utf-8")
+    if not THREAD_COUNTS.fullmatch(os.environ.get("OMP_NUM_THREADS", "1")):
+        del os.environ["OMP_NUM_THREADS"]  # GNU's OpenMP would ignore it too, but with a line of its own
     atexit.register(gc.freeze)  # or the end looks through torch's million objects for garbage, for 0.4 s
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS["shared" if _others_run() else "alone"])
@@ -181,7 +185,7 @@ def _explain_error(error: BaseException, common: Common) -> tuple[str, int, str]
         return common.say(error.message), getattr(error, "exit_code", 2), ""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, ""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in FULL:
         return common.say("cannot write: no space left on the disk"), 2, ""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return common.say("not enough memory: take a smaller model, batch or text (before training, --dry-run tells "

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message, join
 from qkv.plots.text import HEIGHTS
 
@@ -434,7 +435,7 @@ def write_page(story: Story, path: Path, models: Mapping[str, Any], pair: Any, o
     more = {home: {"facts": list_facts(story.result)}, speaker: {"timed": story.result["cache_milliseconds"]}}
     run = ProbeLog(story.result["directory"]) if "directory" in story.result else None
     made = record.record(asked, models, lang=story.common.lang, watched=run, more=more)
-    path.write_text(made, encoding="utf-8")
+    write_text_file(path, made)
 
 
 def list_facts(result: Mapping[str, Any]) -> list[list[str]]:

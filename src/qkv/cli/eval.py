@@ -8,6 +8,7 @@ import click
 
 from qkv.cli.common import Common, drop_unset, ensemble, option, show_progress, verb
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 
 FILE = click.Path(path_type=Path)
@@ -64,8 +65,7 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
     with show_progress(common) as tell:
         found = loaded.eval(**what, tell=tell)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text("".join(line + "\n" for line in found.hypotheses), encoding="utf-8")
+        write_text_file(out, "".join(line + "\n" for line in found.hypotheses))
     values = found.record if kind == "accuracy" else dict(vars(found))
     if kind == "bleu":
         values |= {"out": str(out)} if out else {}

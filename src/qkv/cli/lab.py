@@ -11,6 +11,7 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 from qkv.plots import terminal
 from qkv.plots.forms import Table
@@ -123,7 +124,7 @@ def save_pages(common: Common, html: Path, done: "Sequence[tuple[Lab, Result]]")
     """The page of some labs with their results."""
     from qkv.labs import page
 
-    html.write_text(page.write_pages(done, common.lang), encoding="utf-8")
+    write_text_file(html, page.write_pages(done, common.lang))
     common.note("page: {html}", html=html)
 
 

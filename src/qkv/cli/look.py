@@ -16,6 +16,7 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 from qkv.plots import terminal
 from qkv.plots.forms import Cell, Table
@@ -138,7 +139,7 @@ def write_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], ht
     if len(text) == 2:  # each is compared with the other
         asked = [(name, replace(q, second=other)) for (_, q), other in zip(asked, reversed(text), strict=True)]
     made = record.record(asked, {name: loaded}, lang=common.lang)
-    Path(html).write_text(made, encoding="utf-8")
+    write_text_file(Path(html), made)
     common.note("wrote {html}, one offline file", html=html)
 
 

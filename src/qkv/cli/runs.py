@@ -10,6 +10,7 @@ import click
 
 from qkv.cli.common import Common, option, verb
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 
 
@@ -47,12 +48,11 @@ def command(common: Common, folder: Path, metric: str | None, x: str, page: Path
         figure.check_name(png)
         figure.save_figure(figure.draw(list(forms.values())), png)
     if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
         title = common.say("Runs in {folder}", folder=folder)
         parts = (html.render(form) + html.render(Table("", list_rows(common, tasks[task], metrics[task])))
                  for task, form in forms.items())
         text = html.page(title, f"<h1>{escape(title)}</h1>{''.join(parts)}", common.lang)
-        page.write_text(text, encoding="utf-8")
+        write_text_file(page, text)
     if common.json:
         told = [
             {k: v for k, v in vars(run).items() if k != "events"} | {

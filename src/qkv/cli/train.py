@@ -285,7 +285,8 @@ class Live(Plain):
             return
         if event["kind"] == "reading":
             (said,) = describe_event(event, self.say)
-            self.progress.update(self.task, description="", completed=event["done"], total=event["of"], said=said)
+            of = event["of"] or None
+            self.progress.update(self.task, description="", completed=event["done"], total=of, said=said)
             return
         for text in describe_event(event, self.say):
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -316,7 +317,8 @@ def describe_event(event: dict[str, Any], say: Say = Message) -> list[str]:
             at, samples = f"{at} ({weights})", []
         return [f"{at}  {format_numbers(event)}{best}", *samples]
     if kind == "reading":
-        return [f"{say(event['text'])}  {event['done'] / max(1, event['of']):.0%}"]
+        share = f"{event['done'] / event['of']:.0%}" if event["of"] else f"{event['done']} s"
+        return [f"{say(event['text'])}  {share}"]
     if kind != "note":
         return []
     return [say(event["text"])]

@@ -18,6 +18,7 @@ from typing import TypeVar
 from filelock import FileLock
 
 from qkv.errors import QkvError
+from qkv.files import is_abandoned
 from qkv.messages import Message
 from qkv.paths import cache_dir
 
@@ -107,14 +108,14 @@ def list_entries() -> list[Entry]:
 
 def describe_entry(place: Path) -> Entry:
     """Size, age and use of an entry."""
-    size = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+    size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     users = [file.name.removeprefix(USER) for file in place.glob(f"{USER}*")]
-    users += [place.name.rpartition(".")[2]] if place.name.startswith(".") else []  # not whole yet: its writer's
     try:
         source = str(json.loads((place / "index.json").read_text(encoding="utf-8"))["source"])
     except (OSError, ValueError, KeyError):
         source = place.name
-    return Entry(place, source, size, (time.time() - place.stat().st_mtime) / 86400, any(map(is_running, users)))
+    in_use = any(map(is_running, users)) or (place.name.startswith(".") and not is_abandoned(place))  # not whole yet
+    return Entry(place, source, size, (time.time() - place.stat().st_mtime) / 86400, in_use)
 
 
 def is_running(number: str) -> bool:

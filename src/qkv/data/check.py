@@ -136,6 +136,8 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
     try:
         about.bytes = path.stat().st_size if path.exists() else 0
         with open_text(path) as file:
+            if not file.seekable():
+                raise QkvError("{path}: is a pipe, and a check reads its file more than once; save it first", path=path)
             about.mark = file.tell() > 0
         for line in read_raw_lines(path):
             about.lines = line.number

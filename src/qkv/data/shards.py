@@ -6,8 +6,6 @@ SHA-256), and the tokenizer that made them. A Mixture draws windows from several
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from torch import Tensor
 from qkv.data import packing
 from qkv.data.order import make_generator
 from qkv.errors import QkvError
+from qkv.files import replace_dir
 
 FORMAT = "qkv-tokens-1"
 
@@ -62,13 +61,11 @@ def write_shard(
         QkvError: the folder exists, there is no id, or one is not below `vocabulary`.
     """
     folder = Path(folder)
-    if folder.exists():
-        raise QkvError("{folder}: exists already; remove it or give another --out", folder=folder)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     kind = np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
     sign, tokens = hashlib.sha256(), 0
-    try:
-        aside.mkdir(parents=True)
+    with replace_dir(folder) as aside:
+        if folder.exists():
+            raise QkvError("{folder}: exists already; remove it or give another --out", folder=folder)
         with (aside / "tokens.bin").open("wb") as file:
             for ids in documents:
                 found = np.asarray(ids, dtype=np.int64)
@@ -79,19 +76,12 @@ def write_shard(
                 sign.update(raw)
                 file.write(raw)
                 tokens += len(found)
-            flush_file(file)
         if not tokens:
             raise QkvError("{folder}: no text, so there are no tokens to write", folder=folder)
         index = {"format": FORMAT, "dtype": kind.str, "tokens": tokens, "vocabulary": vocabulary,
                  "sha256": sign.hexdigest(), "tokenizer": save_hashed(aside, save), **about()}
         with (aside / "index.json").open("w", encoding="utf-8") as file:
             json.dump(index, file, indent=2, ensure_ascii=False)
-            flush_file(file)
-        os.replace(aside, folder)
-    except OSError as e:
-        raise QkvError("{folder}: could not be written ({e}); nothing was kept", folder=folder, e=e) from e
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return Shard(folder, index, 0, tokens)
 
 
@@ -102,12 +92,6 @@ def save_hashed(folder: Path, save: Callable[[Path], None]) -> str:
     for file in sorted(set(folder.iterdir()) - others):
         sign.update(file.name.encode() + b"\0" + file.read_bytes())
     return sign.hexdigest()
-
-
-def flush_file(file: Any) -> None:
-    """Wait until a file's content is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def read_shard(folder: Path, *, verify: bool = False) -> Shard:
@@ -121,7 +105,7 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         size = (folder / "tokens.bin").stat().st_size
         kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise QkvError("{folder}: not a token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
                        kind=type(e).__name__, e=e) from None
     if index.get("format") != FORMAT:

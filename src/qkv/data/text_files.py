@@ -7,6 +7,7 @@ import bz2
 import codecs
 import gzip
 import io
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ MAGIC = {
     b"\xfd7zXZ": "xz", b"SQLite format": "SQLite",
     b"PAR1": "Parquet", b"\x7fELF": "a program", b"ARROW1": "Arrow", b"\x80\x02": "pickle", b"\x80\x04": "pickle",
 }
+SPECIAL = {
+    stat.S_ISFIFO: Message("a named pipe"), stat.S_ISCHR: Message("a device"), stat.S_ISBLK: Message("a device"),
+    stat.S_ISSOCK: Message("a socket"),
+}
+PDF = re.compile(rb"%PDF-\d")  # also of one that was written in letters alone
 COMPRESSED = (".gz", ".bz2", ".zst")  # names of files that open_text unpacks
 
 
@@ -43,10 +49,11 @@ def open_text(path: Path) -> IO[bytes]:
     """A text file for reading, behind its byte order mark; gzip, bzip2 and zstandard are unpacked on the way.
 
     Raises:
-        QkvError: no such file, a folder, UTF-16, or a file that is not text (zip, a program …); while it is read, a
-            compressed file that is damaged.
+        QkvError: no such file, a folder, a named pipe or a device, UTF-16, or a file that is not text (zip, a program
+            …); while it is read, a compressed file that is damaged.
     """
     path = Path(path)
+    refuse_special(path)
     try:
         file = io.BufferedReader(path.open("rb", buffering=0), HEAD)
         head = file.peek(HEAD)  # a pipe cannot go back
@@ -65,6 +72,20 @@ def open_text(path: Path) -> IO[bytes]:
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
+
+
+def refuse_special(path: Path) -> None:
+    """QkvError for a named pipe, a device or a socket, whose reading may never begin or end; what a shell passes as
+    /dev/stdin or /dev/fd/N is read.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # opening it says why
+        return
+    kind = next((kind for test, kind in SPECIAL.items() if test(mode)), None)
+    given = path.parent.as_posix() in ("/dev/fd", "/proc/self/fd") or path.as_posix() == "/dev/stdin"
+    if kind and not (given and stat.S_ISFIFO(mode)):
+        raise QkvError("{path}: is {kind}, expected a regular file", code="not-regular", path=path, kind=kind)
 
 
 def open_zstandard(file: IO[bytes]) -> IO[bytes]:
@@ -143,7 +164,7 @@ def detect_format(head: bytes) -> Message:
     except UnicodeDecodeError:
         valid = False
     found = next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
-    if found and not (valid and not nul):
+    if found and not (valid and not nul and not PDF.match(head)):
         return Message("{found}; unpack or export it as text", found=found)
     if nul >= 8 and nul * 100 > len(head):
         return Message("binary data ({nul} NUL bytes in the first {head})", nul=nul, head=len(head))

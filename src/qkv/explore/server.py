@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -47,6 +48,7 @@ STATIC = Path(__file__).parent / "static"
 FILES = {
     "/": ("index.html", "text/html"), "/app.js": ("app.js", "text/javascript"), "/app.css": ("app.css", "text/css"),
 }
+GLANCE = 0.1  # seconds between two looks whether who asked is still there
 LARGEST = 1 << 20  # bytes of a question
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
@@ -191,7 +193,12 @@ class Desk:
         async def respond(request: Request) -> Response:
             given = await read_json(request) if request.method == "POST" else dict(request.query_params)
             loop = asyncio.get_running_loop()
-            kind, body = await loop.run_in_executor(self.worker, make_body, given, request.path_params)
+            answer = loop.run_in_executor(self.worker, make_body, given, request.path_params)
+            while not (await asyncio.wait({answer}, timeout=GLANCE))[0]:
+                if await request.is_disconnected():
+                    answer.cancel()  # what has not begun never does
+                    raise ClientDisconnect
+            kind, body = await answer
             return Response(body, media_type=kind, headers=UNSTORED)
 
         return respond
@@ -262,7 +269,7 @@ class Gate:
                            hosts=join(" or ", self.hosts))
         if not self.is_token(request.cookies.get(f"qkv-{self.port}", "")):
             return Refused("no token: open the whole address that the terminal printed", status=403)
-        if request.method != "GET" and (origin or "").removeprefix("http://") not in self.hosts:
+        if request.method != "GET" and origin not in [f"http://{name}" for name in self.hosts]:
             return Refused("Origin is {origin!r}: only this page may ask", status=403, origin=origin)
         return None
 
@@ -272,7 +279,7 @@ def make_app(desk: Desk, *, token: str, port: int) -> Starlette:
     api = [Route(path, desk.respond_with(make), methods=[method]) for method, path, make in desk.list_routes()]
     pages = [*(Route(path, desk.open_file) for path in FILES), Route("/api/events", desk.open_events)]
     return Starlette(routes=[*pages, *api], middleware=[Middleware(Gate, token=token, port=port)],
-                     exception_handlers={QkvError: say_error, HTTPException: say_missing})
+                     exception_handlers={QkvError: say_error, HTTPException: say_missing, ClientDisconnect: drop})
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -299,8 +306,13 @@ async def say_error(request: Request, error: Any) -> Response:
     words, status = translate_both(error.message), getattr(error, "status", 422)
     if request.url.path != "/":
         return Response(dump_json({"error": words}), status, media_type=JSON, headers=UNSTORED)
-    text = "".join(f"<p lang={lang}>{text}</p>" for lang, text in words.items()).replace("'", "")
+    text = "".join(f"<p lang={lang}>{escape(text, quote=False)}</p>" for lang, text in words.items()).replace("'", "")
     return Response(f"<!doctype html><meta charset=utf-8><title>qkv</title>{text}", status, media_type="text/html")
+
+
+async def drop(request: Request, error: Any) -> Response:
+    """What nobody reads: whoever asked has left."""
+    return Response(status_code=400)
 
 
 async def say_missing(request: Request, error: Any) -> Response:

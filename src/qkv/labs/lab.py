@@ -5,7 +5,6 @@ A lab file ends in `LAB = Lab(…)`. Texts come in pairs, Chinese then English. 
 
 import json
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.checkpoints.storage import fsync_path
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Given, Message
 
 Number = float | list[float]
@@ -268,18 +267,8 @@ def write_result(lab: Lab, result: Result, directory: Path) -> Path:
         QkvError: the directory cannot be written.
     """
     target = directory / f"{result.name}.json"
-    aside = directory / f".{result.name}.{os.getpid()}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
-        aside.write_text(text + "\n", encoding="utf-8")
-        fsync_path(aside)
-        os.replace(aside, target)
-    except OSError as e:
-        raise QkvError("{target}: cannot be written ({reason}); give another directory by --out", target=target,
-                       reason=e.strerror or e) from e
-    finally:
-        aside.unlink(missing_ok=True)
+    text = json.dumps(as_json(lab, result), ensure_ascii=False, indent=1)
+    write_text_file(target, text + "\n", hint=Message("give another directory by --out"))
     return target
 
 

@@ -20,6 +20,7 @@ from qkv.core.model import Transformer
 from qkv.core.positions import Positions
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.files import replace_dir
 from qkv.lens.taps import Call, Run, of_memory, tap_names, use_tracer
 from qkv.messages import Message
 from qkv.spec import as_json, from_json
@@ -159,7 +160,7 @@ def save_trace(t: "Recording", directory: Path | str) -> Path:
     """
     directory = Path(directory)
     require_empty(directory)
-    with storage.replace_dir(directory) as aside:
+    with replace_dir(directory) as aside:
         for n, call in enumerate(c for run in t.runs for c in run.calls):
             spill_call(call, aside / f"{n:05d}.safetensors")
         write_index(t, aside)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
+from qkv.files import replace_file
 from qkv.messages import Message
 from qkv.plots.forms import BLUE, COLOURS, ORANGE, Bars, Form, Grid, Lines, Table, list_notes, list_words, trim
 from qkv.plots.text import clean, find_widest, format_number
@@ -92,9 +93,9 @@ def draw(forms: Sequence[Form | Sequence[Form]], title: str = "") -> "Figure":
 
 def save_figure(fig: "Figure", path: Path) -> None:
     """A figure as a file, in a folder that is made where it is not there; the same figure gives the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Software": None} if path.suffix.lower() == ".png" else None
-    fig.savefig(path, dpi=DPI, metadata=metadata)
+    with replace_file(path) as file:
+        fig.savefig(file, dpi=DPI, metadata=metadata)
 
 
 def check_name(path: Path) -> None:

@@ -1,10 +1,11 @@
 """What the tasks share: prompts, results, special tokens, and what they need of a model."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -114,13 +115,35 @@ def as_list(given: Any) -> tuple[bool, list[Any]]:
         QkvError: something that is neither a text nor ids.
     """
     given = given.tolist() if hasattr(given, "tolist") else given  # a tensor or an array of ids
+    if isinstance(given, bytes | bytearray | Mapping | Set):
+        refuse_prompt(given)
     rows = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
         return False, [given]
     if wrong := [row for row in rows if not isinstance(row, Iterable)]:
-        raise QkvError("found {wrong!r} of type {kind}, expected a text, the ids of one, or a list of them",
-                       wrong=wrong[0], kind=type(wrong[0]).__name__)
+        refuse_prompt(wrong[0])
     return True, rows
+
+
+def as_ids(given: Any, vocabulary: int) -> list[int]:
+    """The ids of a prompt as a list; QkvError where one is no whole number (true is none) below `vocabulary`."""
+    ids = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(ids, bytes | bytearray | Mapping | Set) or not isinstance(ids, Iterable):
+        refuse_prompt(given)
+    ids = list(ids)
+    for one in ids:
+        if isinstance(one, bool) or not isinstance(one, Integral):
+            refuse_prompt(one)
+        if not 0 <= int(one) < vocabulary:
+            raise QkvError("token id {bad} has no embedding, ids go from 0 to {last}; is this the model's own "
+                           "tokenizer?", code="token-id", bad=one, last=vocabulary - 1)
+    return ids
+
+
+def refuse_prompt(wrong: Any) -> NoReturn:
+    """The error for what is neither a text nor ids."""
+    raise QkvError("found {wrong!r} of type {kind}, expected a text, the ids of one, or a list of them", code="prompt",
+                   wrong=wrong, kind=type(wrong).__name__)
 
 
 def is_text_tuple(given: Any) -> bool:

@@ -1,8 +1,12 @@
 """A new vocabulary from text or from word lists, for one language or two at once."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Any, Literal, TypeVar, cast
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -13,6 +17,7 @@ from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.backends import template as around
 from qkv.tokenizers.tokenizer import Tokenizer
 
+R = TypeVar("R")
 Kind = Literal["char", "word", "bpe", "bpe-cjk", "lexicon", "split"]
 Template = Literal["none", "eos", "bos", "cls", "frame"]
 LATIN = "0-9A-Za-zÀ-ɏ"
@@ -22,6 +27,9 @@ NAMES = {
     "<pad>": "pad", "[PAD]": "pad", "</s>": "eos", "<eos>": "eos", "<|endoftext|>": "eos", "<s>": "bos", "<bos>": "bos",
     "<unk>": "unk", "[UNK]": "unk", "<mask>": "mask", "[MASK]": "mask", "[CLS]": "cls", "[SEP]": "sep",
 }
+LONGEST = 256  # characters of a word from which the vocabulary is trained
+LONG_WORD = re.compile(rf"(?<!\w)\w{{{LONGEST},}}|(?<!\s)\s{{{LONGEST},}}|(?<![^\w\s])[^\w\s]{{{LONGEST},}}")
+PATIENCE = 5.0  # seconds between two calls that say how long training takes
 NEVER = "\0"  # a prefix that no token has: every token is joined with a space
 # In place of words' spaces: none at Chinese, before closing marks, after opening ones, or within What's.
 TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
@@ -30,6 +38,7 @@ TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m
 def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
     specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none",
+    note: Callable[[Message], object] = lambda text: None, wait: Callable[[float], object] = lambda seconds: None,
 ) -> Tokenizer:
     """A tokenizer of at most `size` tokens, the special ones first.
 
@@ -37,7 +46,8 @@ def train_vocabulary(
     any text; `bpe-cjk`: the same, but no piece joins two Chinese or Japanese characters; `split`: what spaces
     separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones whole, runs of Chinese cut into
     the fewest words. `template` adds the end symbol behind or the begin symbol before; `cls` adds [CLS] before and
-    [SEP] behind, `frame` the end symbol on both sides.
+    [SEP] behind, `frame` the end symbol on both sides. `note` is told once if words are so long that they were cut for
+    this; `wait` is called with the seconds that training has taken, again and again.
 
     Raises:
         QkvError: no text or words, a special token that the kind or the template needs, or too small a size.
@@ -59,12 +69,51 @@ def train_vocabulary(
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
         else:
-            backend = _train(texts, kind, size, list(specials), roles.get("unk", ""))
+            texts = cut_long_words(texts, note) if kind.startswith("bpe") else texts
+            backend = wait_for(lambda: _train(texts, kind, size, list(specials), roles.get("unk", "")), wait)
         if template != "none":
             backend.post_processor = _ends(backend, template, roles)
     if backend.get_vocab_size() <= len(specials):
         raise QkvError("no text to train a vocabulary of kind {kind!r} on", kind=kind)
     return Tokenizer(backend, target=None, sources=None, **roles)
+
+
+def cut_long_words(texts: Iterable[str], note: Callable[[Message], object]) -> Iterator[str]:
+    """The texts, in pieces where a word has LONGEST characters or more: training BPE takes their square."""
+    told = False
+    for text in texts:
+        at = 0
+        for word in LONG_WORD.finditer(text):
+            if not told:
+                note(Message("there is a word of {length:,} characters; to train the vocabulary, such words are cut "
+                             "every {longest}", length=len(word[0]), longest=LONGEST))
+            told = True
+            yield text[at : word.start()]
+            yield from (word[0][i : i + LONGEST] for i in range(0, len(word[0]), LONGEST))
+            at = word.end()
+        yield text[at:]
+
+
+def wait_for(work: Callable[[], R], wait: Callable[[float], object], *, patience: float = PATIENCE) -> R:
+    """What `work` gives, done in a thread, so that Ctrl-C need not wait for it; `wait` hears the seconds so far."""
+    done: Future[R] = Future()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            done.set_result(context.run(work))
+        except BaseException as e:  # also a panic of the backend
+            done.set_exception(e)
+
+    begun = time.monotonic()
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        try:
+            return done.result(timeout=patience)
+        except TimeoutError:
+            if done.done():
+                raise
+            wait(time.monotonic() - begun)
 
 
 def _ends(backend: tokenizers.Tokenizer, template: Template, roles: dict[str, str]) -> Any:

@@ -1,9 +1,9 @@
 """From a run's description to what the loop takes: data, vocabulary, model, batches. Next: evaluation.py."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from qkv import hub
 from qkv.adapt import lora
 from qkv.checkpoints.locate import locate
+from qkv.data.cache import tell_progress
 from qkv.data.mapped_rows import MappedRows
 from qkv.data.shards import Mixture
 from qkv.devices import parse_device
@@ -27,7 +28,7 @@ from qkv.tokenizers.bpe_dropout import join_parts, list_pieces, spell
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import NAMES
 from qkv.training import compatibility
-from qkv.training.data_files import encode_large, note_sample
+from qkv.training.data_files import FILES, encode_large, note_sample
 from qkv.training.large_text import SAMPLE, LargeText
 from qkv.training.machine import refuse_oversized
 from qkv.training.objectives import base, chat
@@ -54,6 +55,8 @@ class Assembly:
 
 def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -> Assembly:
     """Read the data, make (or load from the run's directory) the vocabulary, build the model or load its base."""
+    if not run.base:
+        refuse_oversized(run.model.spec(1), device)  # before anything is read or built
     splits = read_splits(run)
     begun = hub.load(run.base, device="cpu", dtype="fp32") if run.base else None
     notes = compatibility.note_overruled(run, splits, begun) if begun or run.tokenizer.of else ()
@@ -64,7 +67,9 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     if tokenizer is None and not begun and not run.tokenizer.of:
         notes += tuple(note_sample(splits))
-    tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective))
+    said: list[Message] = []
+    tokenizer = tokenizer or (begun.tokenizer if begun else make_tokenizer(run, splits, objective, said.append))
+    notes += tuple(said)
     if tokenizer is not None:
         splits = encode_large(splits, tokenizer, documents=objective.name == "documents")
     model = build_model(run, splits, objective, begun, tokenizer, device=device)
@@ -122,13 +127,14 @@ def read_splits(run: Run) -> Splits:
         return splits
     if splits.train and run.data and run.data.valid == 0:
         raise QkvError("data.valid: found 0, expected 1 or more rows to hold out; no validation file is named either")
+    name = next((file for kind in FILES for file in getattr(run.data, kind, ())), run.name)
     if splits.train or isinstance(splits.train, str):
         what = Message("characters") if isinstance(splits.train, str) else Message("rows")
         count = len(splits.train) + len(splits.valid)
         raise QkvError("{name}: {count:,} {what} are too few to hold some out for validation; give more, or a file to "
-                       "validate with: data.valid_file=FILE", name=run.name, count=count, what=what)
+                       "validate with: data.valid_file=FILE", name=name, count=count, what=what)
     raise QkvError("{name}: no data to train on; rows with the same text are kept together, so a set of few different "
-                   "texts needs a file to validate with: data.valid_file=FILE", name=run.name)
+                   "texts needs a file to validate with: data.valid_file=FILE", name=name)
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
@@ -167,7 +173,9 @@ def label_config(spec: Spec, labels: Sequence[str]) -> dict[str, Any]:
     return {"model_type": "qkv", "spec": as_json(spec), "id2label": names, "label2id": numbers}
 
 
-def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
+def make_tokenizer(
+    run: Run, splits: Splits, objective: Objective, note: Callable[[Message], object] = lambda text: None
+) -> Tokenizer:
     """The vocabulary of the training data, one for both languages, with the special tokens that the objective needs."""
     how: dict[str, Any] = {"specials": objective.special_tokens, "template": objective.template}
     if objective.labels_texts and run.model.family == "bert":
@@ -197,7 +205,9 @@ def make_tokenizer(run: Run, splits: Splits, objective: Objective) -> Tokenizer:
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
-    return vocabulary.train_vocabulary(texts, kind=kind, size=size, words=words, **how)  # type: ignore[arg-type]
+    wait = partial(tell_progress, Message("training the vocabulary"), of=0)
+    return vocabulary.train_vocabulary(  # type: ignore[arg-type]
+        texts, kind=kind, size=size, words=words, note=note, wait=lambda seconds: wait(round(seconds)), **how)
 
 
 def borrow_tokenizer(name: str, specials: Sequence[str], template: str) -> Tokenizer:

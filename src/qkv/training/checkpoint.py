@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from qkv.baselines.lstm import LSTMSpec
@@ -25,8 +23,10 @@ from qkv.checkpoints.run_weights import Tensors, checksum
 from qkv.checkpoints.run_weights import collect_weights as weights
 from qkv.checkpoints.run_weights import fill_weights as fill
 from qkv.checkpoints.run_weights import read_checkpoint as read
+from qkv.checkpoints.storage import write_safetensors
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.files import MARK, replace_file
 from qkv.messages import Message
 from qkv.spec import Spec, as_json, from_json
 from qkv.training import fsdp, log, optim
@@ -257,7 +257,7 @@ def remove_partial(folder: Path) -> None:
     for path in folder.rglob(".*"):
         if path.is_file() and PARTIAL.fullmatch(path.name):
             path.unlink(missing_ok=True)
-        elif path.is_dir() and path.name.startswith(".last-"):
+        elif path.is_dir() and (path.name.startswith(".last-") or MARK in path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -285,15 +285,13 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
     Raises:
         QkvError: the disk is full or not writable; what was there before is still there.
     """
-    try:
-        with log.replace_file(path) as aside:
-            whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-            said = json.dumps(log.replace_nonfinite(state))
-            save_file(whole, str(aside), metadata={"state": said, "crc32": checksum(whole, said)})
-    except (OSError, SafetensorError) as e:
-        kept = Message("the previous checkpoint is intact") if path.exists() else Message("there is no earlier one")
-        raise QkvError("{path}: could not be saved ({e}); {kept}. Make room (or name an --out that can be written) "
-                       "and run again with --resume auto", path=path, e=e, kept=kept) from e
+    kept = Message("the previous checkpoint is intact") if path.exists() else Message("there is no earlier one")
+    hint = Message("{kept}. Make room (or name an --out that can be written) and run again with --resume auto",
+                   kept=kept)
+    with replace_file(path, hint=hint) as aside:
+        whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
+        said = json.dumps(log.replace_nonfinite(state))
+        write_safetensors(whole, aside, {"state": said, "crc32": checksum(whole, said)})
 
 
 def restore_optimizer(core: nn.Module, optimizer: Any, tensors: Tensors, step: int) -> None:

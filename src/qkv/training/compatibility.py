@@ -5,7 +5,9 @@ All of it happens before step 1, so that no training is lost to it. Next: assemb
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 from qkv.data.shards import Mixture
@@ -19,7 +21,7 @@ from qkv.training.objectives import OBJECTIVES
 from qkv.training.objectives.base import Batches, HoldOut, Objective
 from qkv.training.objectives.chat import split_last_answers
 from qkv.training.objectives.spans import SENTINELS
-from qkv.training.run import Check, Run, Vocabulary
+from qkv.training.run import Check, ProbeSettings, Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -182,9 +184,6 @@ def collect_notes(run: Run, splits: Splits, objective: Objective, model: Model, 
 def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Model) -> list[Message]:
     """The note on settings that differ from the defaults and have no effect in this run; empty without any."""
     s, data = run.training, run.data or Data()
-    parts: dict[str, tuple[Any, Any]] = {
-        "training": (s, Settings()), "check": (run.check, Check()), "data": (data, Data()),
-    }
     textual, adam = isinstance(splits.train, str | Mixture), s.optimizer != "adafactor"
     moe = [block.moe for block in model.spec.stack.blocks if block.moe]
     rows = not textual and not data.corpus
@@ -196,12 +195,14 @@ def note_idle_settings(run: Run, splits: Splits, objective: Objective, model: Mo
         "training.betas": adam, "training.eps": adam,
         "data.columns": data.tsv, "data.keys": data.jsonl or data.dataset, "data.apart": rows and not data.messages,
         "data.overlap": rows, "data.valid": rows, "data.test": rows and not data.dataset,
+        "data.quarantine": data.on_bad_row == "quarantine", "tokenizer.merges": run.tokenizer.kind == "split",
+        **{f"training.lora.{key}": s.lora.rank for key in ("alpha", "targets", "also")},
+        **{f"watch.{f.name}": run.watch.times or run.watch.steps for f in fields(ProbeSettings)},
     }
-    found: list[str] = []
-    for name, used in used_settings.items():
-        part, key = name.split(".")
-        own, usual = (getattr(one, key) for one in parts[part])
-        found += [name] if not used and own != usual else []
+    usual = Namespace(training=Settings(), check=Check(), data=Data(), tokenizer=Vocabulary(), watch=ProbeSettings())
+    own = Namespace(training=s, check=run.check, data=data, tokenizer=run.tokenizer, watch=run.watch)
+    found = [name for name, used in used_settings.items()
+             if not used and attrgetter(name)(own) != attrgetter(name)(usual)]
     notes = [Message("these settings have no effect in this run: {found}", found=", ".join(found))] if found else []
     if s.optimizer == "muon" and not optim.hidden_matrices(model.core):
         notes.append(Message("training.optimizer=muon: no matrix of a layer is trained here, so AdamW trains all "

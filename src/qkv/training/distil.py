@@ -13,9 +13,9 @@ from typing import Literal
 
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.model import Model
 from qkv.tasks.types import Result
-from qkv.training import log
 from qkv.training.data_files import Data
 from qkv.training.splits import Pair
 
@@ -151,7 +151,7 @@ def write_rows(one: Data, pairs: Sequence[Pair], out: Path) -> None:
     """Pairs in the form of the file that they were made of: its columns or its keys, and nothing else."""
     if one.source:
         for side, place in enumerate(name_outputs(one, out)):
-            log.write_text_file(place, "".join(f"{pair[side]}\n" for pair in pairs))
+            write_text_file(place, "".join(f"{pair[side]}\n" for pair in pairs))
         return
     (place,) = name_outputs(one, out)
     if one.tsv:
@@ -159,4 +159,4 @@ def write_rows(one: Data, pairs: Sequence[Pair], out: Path) -> None:
         rows = ("\t".join({a: x, b: y}.get(n, "") for n in range(max(a, b) + 1)) for x, y in pairs)
     else:
         rows = (json.dumps(dict(zip(one.keys, pair, strict=True)), ensure_ascii=False) for pair in pairs)
-    log.write_text_file(place, "".join(f"{row}\n" for row in rows))
+    write_text_file(place, "".join(f"{row}\n" for row in rows))

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from qkv.checkpoints.storage import fsync_path
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.files import fsync_path, write_text_file
 from qkv.messages import join
 from qkv.training import log
 from qkv.training.distributed import Ranks, watch_peers
@@ -127,7 +127,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            log.write_text_file(pointer, log.to_json({"folder": place.name, "files": files, **state}))
+            write_text_file(pointer, log.to_json({"folder": place.name, "files": files, **state}))
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)

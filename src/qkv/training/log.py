@@ -2,18 +2,19 @@
 
 import json
 import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import QkvError
+from qkv.files import write_failure, write_text_file
+from qkv.messages import Message
 
 Event = dict[str, Any]  # always a "kind": step, evaluation, note, end; and the "step" at which it happened
 Report = Callable[[Event], None]
+RESUME = Message("what was saved before is intact. Make room (or name an --out that can be written) and run again with "
+                 "--resume auto")
 
 
 def replace_nonfinite(value: Any) -> Any:
@@ -30,28 +31,6 @@ def to_json(value: Any, **how: Any) -> str:
     return json.dumps(replace_nonfinite(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
-@contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """The path to write a file at, beside `path`: flushed and renamed over the old one, whole or not at all."""
-    from qkv.checkpoints.storage import fsync_path
-
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        fsync_path(aside)
-        os.replace(aside, path)
-        fsync_path(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def write_text_file(path: Path, text: str) -> None:
-    """A text as a file, whole or not at all."""
-    with replace_file(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
 def open_log(path: Path | None, report: Report | None) -> Report:
     """A function that writes each event as a line of `path` and hands it to `report`.
 
@@ -62,7 +41,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise write_error(path, e) from e
+            raise write_failure(path, e, RESUME) from e
 
     def report_event(event: Event) -> None:
         if path is not None:
@@ -70,7 +49,7 @@ def open_log(path: Path | None, report: Report | None) -> Report:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(to_json(event))
             except OSError as e:
-                raise write_error(path, e) from e
+                raise write_failure(path, e, RESUME) from e
         if report is not None:
             report(event)
 
@@ -96,12 +75,6 @@ def make_progress(every: float = 5.0) -> Report:
     return tell
 
 
-def write_error(path: Path, error: OSError) -> QkvError:
-    """What to say about a file of a run that cannot be written."""
-    return QkvError("{path}: could not be written ({error}); what was saved before is intact. Make room (or name an "
-                    "--out that can be written) and run again with --resume auto", path=path, error=error)
-
-
 def read_events(path: Path) -> list[Event]:
     """The events of a log; a half line, from a crash, is left out."""
     if not path.is_file():
@@ -122,16 +95,10 @@ def truncate(path: Path, step: int) -> None:
         QkvError: the disk is full or not writable; the log is as it was.
     """
     kept = "".join(to_json(e) for e in read_events(path) if e.get("step", 0) <= step)
-    try:
-        if path.read_bytes() != kept.encode("utf-8"):
-            write_text_file(path, kept)
-    except OSError as e:
-        raise write_error(path, e) from e
+    if path.is_file() and path.read_bytes() != kept.encode("utf-8"):
+        write_text_file(path, kept, hint=RESUME)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object to a file atomically; numbers that are not finite become null."""
-    try:
-        write_text_file(path, to_json(value, indent=2, default=str))
-    except OSError as e:
-        raise write_error(path, e) from e
+    write_text_file(path, to_json(value, indent=2, default=str), hint=RESUME)

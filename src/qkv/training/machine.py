@@ -128,15 +128,32 @@ def measure_peak(device: str, precision: str) -> float:
     return 2 * side**3 / best
 
 
+def count_weights(spec: Spec) -> int:
+    """The weights of a model whose blocks are alike: those of one with a block, and the rest of its blocks."""
+    stacks = {name: stack for name in ("encoder", "decoder") if (stack := getattr(spec, name))}
+    layers = min(len(stack.blocks) for stack in stacks.values())
+    one, two = (
+        sum(map(math.prod, cost.shapes(dataclasses.replace(spec, **{
+            name: dataclasses.replace(stack, blocks=stack.blocks[: len(stack.blocks) - layers + n])
+            for name, stack in stacks.items()})).values()))
+        for n in (1, min(2, layers))
+    )
+    return one + (layers - 1) * (two - one)
+
+
 def refuse_oversized(spec: Spec, device: str) -> None:
     """QkvError where the weights of a new model, their gradients and moments alone take more memory than is free."""
-    free, width = read_free_memory(device), spec.stack.width
-    weights = width * (len(spec.stack.blocks) * width + spec.vocabulary)  # there are more, at any rate
+    free, width, layers = read_free_memory(device), spec.stack.width, len(spec.stack.blocks)
+    places = spec.stack.positions.size if spec.stack.positions else 0
+    weights = width * (layers * width + places + spec.vocabulary)  # there are more, at any rate
+    for block in spec.stack.blocks[:1]:
+        experts, ffn = (block.moe.num_experts, block.moe.expert) if block.moe else (1, block.ffn)
+        weights += width * layers * experts * (ffn.width if ffn else 0)
     if free is None or weights < CERTAIN:
         return
     if 16 * weights < free:
-        weights = sum(map(math.prod, cost.shapes(spec).values()))
+        weights = count_weights(spec)
     if (need := 16 * weights) > free:  # four numbers of four bytes each
         raise QkvError("a model of {weights:,} parameters needs {need:.1f} GB to train, and {free:.1f} GB are free; "
-                       "make model.width, model.layers or tokenizer.size smaller", weights=weights, need=need / 1e9,
-                       free=free / 1e9)
+                       "make model.width, model.layers, model.context or tokenizer.size smaller", weights=weights,
+                       need=need / 1e9, free=free / 1e9)

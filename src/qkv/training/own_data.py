@@ -1,6 +1,7 @@
 """Runs over your own data: as a TOML file describes them, or as the files alone say. Next: assemble.py."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -25,6 +26,8 @@ from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
+MOST_PARTS = 32
+DEEP_KEY = re.compile(rf"^[ \t]*\[{{0,2}}(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}", re.MULTILINE)
 # the family that is trained if only the objective is given
 FAMILIES: dict[str, Any] = {
     "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
@@ -41,10 +44,14 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
     Raises:
         QkvError: not TOML (with the line), an unknown table or key (with the nearest), or a wrong value.
     """
+    text = sources.read_document(path)
+    if deep := DEEP_KEY.search(text):  # which tomllib would read for minutes
+        raise QkvError("{path}, line {line}: a key of more than {most} parts, expected two such as training.lr",
+                       code="not-toml", path=path, line=text.count("\n", 0, deep.start()) + 1, most=MOST_PARTS)
     try:
-        values = tomllib.loads(sources.read_document(path))
-    except tomllib.TOMLDecodeError as e:
-        raise QkvError("{path}: not TOML: {e}", path=path, e=e) from None
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as e:  # also digits and brackets without end
+        raise QkvError("{path}: not TOML: {e}", code="not-toml", path=path, e=e) from None
     values.pop("about", None)  # what a recipe says of itself
     known = (*OWN_PARTS, *PLAIN)
     for key in (key for key in values if key not in known):
@@ -118,6 +125,9 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     read: Callable[[], Splits] = partial(read_shared, data) if recipe else partial(data.splits, folder)
     read = read if data.on_bad_row == "quarantine" else cache(read)  # the reading below writes no quarantine
     usual = put_in(replace(first, splits=read, model=Shape(family=family)))
+    if given.get("training.steps") == 0 and not (usual.training.seconds or given.get("training.epochs")):
+        raise QkvError("training.steps: found 0, expected 1 or more; without it training.epochs or training.seconds "
+                       "ends the run", code="no-steps")
     if recipe:
         return usual
     objective, spec = usual.objective or guess_objective(usual), find_spec(usual.base)

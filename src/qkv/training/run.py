@@ -26,6 +26,9 @@ from qkv.training.settings import REMOVED, RENAMED, Part, Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits, find_data_file
 
+LARGEST = 1_000_000  # tokens of a vocabulary; the trainer reserves memory for all of them at once
+LONGEST_GRAM = 32  # of an n-gram model: each order is a table of its own
+
 
 @dataclass(frozen=True)
 class Vocabulary(Part):
@@ -40,7 +43,11 @@ class Vocabulary(Part):
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
 
-    where, ranges = "tokenizer", ((SHARE, lambda n: 0 <= n <= 1, ("bpe_dropout",)),)
+    where = "tokenizer"
+    ranges = (
+        (SHARE, lambda n: 0 <= n <= 1, ("bpe_dropout",)),
+        (Message("1 to {largest:,}", largest=LARGEST), lambda n: 1 <= n <= LARGEST, ("size",)),
+    )
 
     def ranks(self) -> Ranks | None:
         """The merges of the file; None where none is named, as a vocabulary of kind bpe has its own."""
@@ -68,7 +75,8 @@ class Check(Part):
         (AT_LEAST_ONE, lambda n: n >= 1, ("beam", "longest")),
         (NOT_NEGATIVE, lambda n: n >= 0, ("sentences", "samples")),
         (Message("a number"), math.isfinite, ("length_penalty",)),
-        (Message("an order such as 3, or 0 for none"), lambda n: n >= 0, ("ngrams",)),
+        (Message("an order such as 3, at most {most}, or 0 for none", most=LONGEST_GRAM),
+         lambda n: 0 <= n <= LONGEST_GRAM, ("ngrams",)),
     )
 
 

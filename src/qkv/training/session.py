@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import nest, replace_from_dict
@@ -106,7 +107,7 @@ def train_assembly(
         done |= ({"labels": labels.record} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
         log.write_json(directory / "train" / "result.json", done)
         if said:
-            (directory / "train" / "test.hyp").write_text("\n".join(said) + "\n", encoding="utf-8")
+            write_text_file(directory / "train" / "test.hyp", "\n".join(said) + "\n", hint=log.RESUME)
     return Trained(a.model, outcome, numbers, directory, verdict=verdict, labels=labels)
 
 

@@ -12,6 +12,8 @@ from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, valida
 
 FLOORS = {"bleu": 1.0, "exact_match": 0.0, "label_accuracy": 0.0}  # up to here a metric is chance
 LABEL_METRICS = ("exact_match", "label_accuracy")  # the commonest label's share is their floor
+LARGEST = 3.4e38  # that fp32 holds
+MOST_STEPS, MOST_TOKENS, MOST_RATE = 100_000_000, 1 << 24, 1000  # beyond what any run has
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
 # have them are read all the same.
@@ -41,7 +43,7 @@ class Part:
             for key in keys:
                 value = getattr(self, key)
                 numbers = value if isinstance(value, tuple) else () if value is None else (value,)
-                if not all(math.isfinite(n) and fits(n) for n in numbers):
+                if not all(abs(n) < LARGEST and fits(n) for n in numbers):
                     found = list(value) if isinstance(value, tuple) else value
                     raise QkvError("{name}: found {value}, expected {wanted}", name=f"{self.where}.{key}", value=found,
                                    wanted=expected)
@@ -93,15 +95,17 @@ class Settings(Part):
 
     where = "training"
     ranges = (
-        (AT_LEAST_ONE, lambda n: n >= 1, ("tokens", "accumulate", "log_every")),
+        (AT_LEAST_ONE, lambda n: n >= 1, ("accumulate", "log_every")),
+        (Message("1 to {most:,}", most=MOST_TOKENS), lambda n: 1 <= n <= MOST_TOKENS, ("tokens",)),
+        (Message("0 to {most:,}", most=MOST_STEPS), lambda n: 0 <= n <= MOST_STEPS, ("steps",)),
+        (Message("a rate from 0 to {most}", most=MOST_RATE), lambda n: 0 <= n <= MOST_RATE, ("lr",)),
         (NOT_NEGATIVE, lambda n: n >= 0, (
-            "steps", "epochs", "seconds", "patience", "warmup", "lr", "clip", "average", "weight_decay", "moe_aux_loss",
+            "epochs", "seconds", "patience", "warmup", "clip", "average", "weight_decay", "moe_aux_loss",
             "moe_bias_lr", "auxiliary", "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")),
         (Message("a number above 0, such as 1e-8: Adam divides by it"), lambda n: n > 0, ("eps",)),
         (SHARE, lambda n: 0 <= n <= 1, ("label_smoothing", "decay", "floor", "scheduled_sampling")),
         (SHARE_BELOW_1, lambda n: 0 <= n < 1, ("ema", "word_dropout")),
         (Message("0 (the default) to {threads}", threads=THREADS), lambda n: 0 <= n <= THREADS, ("threads",)),
-        (Message("a whole number of at most 63 bits"), lambda n: abs(n) < 1 << 63, ("seed",)),
         (Message("two shares from 0 to below 1"), lambda n: 0 <= n < 1, ("betas",)),
     )
 

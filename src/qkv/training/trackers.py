@@ -13,8 +13,9 @@ from typing import Any
 from uuid import uuid4
 
 from qkv.errors import QkvError, nearest
+from qkv.files import write_text_file
 from qkv.training.compare import read_settings
-from qkv.training.log import Event, Report, write_text_file
+from qkv.training.log import Event, Report
 
 GROUP = "qkv.track"
 Tracker = Callable[[Path], Report]

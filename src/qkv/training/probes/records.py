@@ -20,6 +20,7 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.files import write_text_file
 from qkv.messages import Message
 from qkv.training import log
 from qkv.training.losses import states
@@ -80,15 +81,8 @@ def read_requests(folder: Path) -> tuple[str, ...]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """A JSON object as a file, whole or not at all.
-
-    Raises:
-        QkvError: the disk is full or not writable.
-    """
-    try:
-        log.write_text_file(path, log.to_json(value))
-    except OSError as e:
-        raise QkvError("{path}: could not be written ({e})", path=path, e=e) from e
+    """A JSON object as a file, whole or not at all; errors as of `write_text_file`."""
+    write_text_file(path, log.to_json(value))
 
 
 @contextmanager
