@@ -82,6 +82,7 @@ def test_each_command_line_is_understood(line: list[str], tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for name in ("book.txt", "train.zh", "train.en"):  # what they hold is found in their content
         Path(name).write_text("".join(f"line {n} of a text\n" for n in range(40)), encoding="utf-8")
+    Path("pairs.tsv").write_text("".join(f"source {n}\ttarget {n}\n" for n in range(40)), encoding="utf-8")
     args = own(line)
     found = parsed(args)
     if args[0] == "train":
@@ -124,7 +125,7 @@ def test_each_make_target_exists(readme: str) -> None:
 
 @every
 def test_only_known_programs_are_named(readme: str) -> None:
-    assert {line[0] for line in lines(readme)} == {"qkv", "make", "git", "python3", "pip"}
+    assert {line[0] for line in lines(readme)} == {"qkv", "make", "python3", "pip"}
 
 
 @every

@@ -74,15 +74,16 @@ class Common:
 
     def load_model(self, name: str, step: int | None = None) -> Any:
         """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
+        import qkv
         from qkv.checkpoints.locate import locate
 
         with pause_gc():
-            place = name if step is not None else locate(name, self.revision)  # refuses before torch is imported
-            from qkv import hub
-
             if step is not None:
+                from qkv import hub
+
                 return hub.load_step(name, step, device=self.device, dtype=self.dtype)
-            found = hub.load(place, device=self.device, dtype=self.dtype)
+            place = name if "torch" in sys.modules else locate(name, self.revision)  # refuses before it is imported
+            found = qkv.load(place, device=self.device, dtype=self.dtype, revision=self.revision)
         self.note_unfinished(name)
         return found
 

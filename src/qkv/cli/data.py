@@ -57,8 +57,9 @@ def command(
         return get_sets(common, names, out)
     if not names:
         raise click.UsageError(Message("{what} needs FILES", what=what))
-    for name in names:
-        InputFile().convert(name, None, None)
+    if what != "check" or not any(Path(name).exists() for name in names):  # else it says what is missing among others
+        for name in names:
+            InputFile().convert(name, None, None)
     if what == "check":
         return check_files(common, names, **how)
     if out is None:

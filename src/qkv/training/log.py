@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ def make_progress(every: float = 5.0) -> Report:
             print(event["text"], file=sys.stderr)
 
     return tell
+
+
+def print_lines(lines: Iterable[object]) -> None:
+    """Lines on stderr, without the empty ones."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
 
 
 def write_error(path: Path, error: OSError) -> QkvError:
