@@ -253,19 +253,22 @@ def test_runs_are_a_table_and_a_plot(capsys):
 
 
 def test_runs_are_grouped_by_what_they_learn(capsys):
-    for name, task in (("b-labels", "labels"), ("a-pairs", "pairs"), ("c-pairs", "pairs")):
+    for name, task in (("b-labels", "labels"), ("a-pairs", "pairs"), ("c-pairs", "pairs"), ("d-chat", "")):
         a_run(name, (3.0, 2.0))
-        said = {"objective": task, "training": {"metric": "loss"}}
+        said = {"objective": task, "training": {"metric": "loss"}, "chosen": {"training.lr": len(name)}}
+        said |= {} if task else {"model": {"family": "gpt2"}, "data": {"messages": ["chat.jsonl"]}}
         Path("runs", name, "train", "run.json").write_text(json.dumps(said), encoding="utf-8")
     code, out, _ = run(capsys, "runs")
-    names = [line.split()[0] for line in out.splitlines() if line.startswith(("learns", "a-", "b-", "c-"))]
+    names = [line.split()[0] for line in out.splitlines() if line.startswith(("learns", "a-", "b-", "c-", "d-"))]
     heads = [line for line in out.splitlines() if line.startswith("learns: ")]
-    assert (code, heads) == (0, ["learns: pairs", "learns: labels"])
-    assert names == ["learns:", "a-pairs", "c-pairs", "learns:", "b-labels"]
+    assert (code, heads) == (0, ["learns: pairs", "learns: labels", "learns: chat"])
+    assert names == ["learns:", "a-pairs", "c-pairs", "learns:", "b-labels", "learns:", "d-chat"]
+    assert "chosen" not in out
     first, second = out.split("learns: labels")
     assert "b-labels" not in first
     assert "pairs" not in second
-    assert {r["task"] for r in json.loads(run(capsys, "runs", "--json")[1])["runs"]} == {"pairs", "labels"}
+    told = json.loads(run(capsys, "runs", "--json")[1])["runs"]
+    assert [r["task"] for r in told] == ["pairs", "labels", "pairs", "chat"]
 
 
 def test_runs_without_a_finite_number_are_not_drawn(capsys):
