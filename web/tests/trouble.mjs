@@ -182,6 +182,9 @@ async function keys() {
   await press(".tabs [aria-current]");
   await page.keyboard.press("ArrowRight");
   await settled(page, 100);
+  assert.equal((await state(page)).panel, "proof");
+  await page.keyboard.press("ArrowLeft");
+  await settled(page, 100);
   assert.equal((await state(page)).panel, "heads");
   await press(".thumbs-cells");
   const before = (await state(page)).head;
