@@ -1,5 +1,6 @@
 """Starting is cheap: `import qkv` and `qkv --help` load neither torch nor anything else that is slow."""
 
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,14 @@ SLOW = ("torch", "numpy", "rich", "transformers", "tokenizers", "huggingface_hub
         "from qkv.cli import main; assert main(['translate', './nope', 'x']) == 2",
         "from qkv.cli import main; assert main(['runs', 'nope']) == 2",
         "from qkv.cli import main; assert main(['info', './nope']) == 2",
+        "from qkv.cli import main; assert main(['eval', 'demo-lm', '--ppl', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['eval', 'demo', '--bleu', '.', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['convert', 'demo-lm', 'out', '--text', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['translate', 'demo', 'x', '--ensemble', './nope']) == 2",
+        "from qkv.cli import main; assert main(['data', 'check', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['data', 'check', '.', '--eval', 'nope']) == 2",
+        "from qkv.cli import main; assert main(['data', 'pack', 'nope', '--out', 'out']) == 2",
+        "from qkv.cli import main; assert main(['data', 'distil', 'nope', '--model', 'demo', '--out', 'out']) == 2",
     ],
 )
 def test_the_start_loads_nothing_slow(code: str) -> None:
@@ -31,6 +40,19 @@ def test_the_start_loads_nothing_slow(code: str) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", after], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "slow: []"
+
+
+def test_a_name_that_is_nowhere_is_refused_before_torch() -> None:
+    code = ("import sys; from qkv.cli import main\n"
+            "for verb in 'translate generate embed classify fill score look check chat eval convert'.split():\n"
+            "    more = {'chat': [], 'check': [], 'eval': ['--ppl', '.']}.get(verb, ['x'])\n"
+            "    assert main([verb, 'nope', *more]) == 2, verb\n"
+            "    assert 'torch' not in sys.modules, verb")
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=offline)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("error: nope: no such directory") == 11
 
 
 def test_loading_a_model_leaves_the_compiler_of_torch_alone() -> None:

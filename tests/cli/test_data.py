@@ -157,7 +157,7 @@ def test_eval_of_a_text(capsys):
     code, out, _ = run(capsys, "eval", "demo-lm", "--ppl", "f.txt", "--lang", "zh")
     assert "每字节比特数" in out
     for wrong, says in (
-        (["--ppl", "f.txt", "--bleu", "a", "b"], "give one of"), ([], "give one of"),
+        (["--ppl", "f.txt", "--bleu", "f.txt", "f.txt"], "give one of"), ([], "give one of"),
         (["--ppl", "f.txt", "--out", "x"], "goes with --bleu"),
         (["--ppl", "f.txt", "--beam", "2"], "unknown option 'beam'"),
         (["--ppl", "none.txt"], "none.txt: no such file"),
@@ -167,9 +167,24 @@ def test_eval_of_a_text(capsys):
         assert says in err
 
 
+@pytest.mark.skipif(not (bundled_dir() / "demo-lm").is_dir(), reason="demo-lm is not bundled")
+def test_perplexity_is_per_character_where_words_have_no_spaces(capsys):
+    text = "老人走过山坡，孩子看着河边。" * 8
+    found = json.loads(run(capsys, "eval", "demo-lm", "--ppl", put("zh.txt", text), "--json")[1])
+    nats = found["loss"] * found["tokens"]
+    expected = math.exp(nats / (len(text) - 1))  # the first character is given
+    assert found["character_perplexity"] == pytest.approx(expected, rel=1e-6)
+    out = run(capsys, "eval", "demo-lm", "--ppl", "zh.txt")[1]
+    assert f"perplexity per character               {found['character_perplexity']:.3e}" in out
+    assert "between spaces" not in out
+    out = run(capsys, "eval", "demo-lm", "--ppl", put("en.txt", "One, two, buckle my shoe. " * 8))[1]
+    assert "perplexity per word (between spaces)" in out
+    assert "per character" not in out
+
+
 def test_eval_writes_over_neither_source_nor_references(capsys):
-    for name in ("s.zh", "s.en"):
-        Path(name).write_text("a\n", encoding="utf-8")
+    put("s.zh", "a\n")
+    for name in ("s.zh", put("s.en", "a\n")):
         Path("deep").mkdir(exist_ok=True)
         code, _, err = run(capsys, "eval", "demo", "--bleu", "s.zh", "s.en", "--out", f"deep/../{name}")
         assert (code, "would be written over" in err, Path(name).read_text(encoding="utf-8")) == (2, True, "a\n")
@@ -235,6 +250,25 @@ def test_runs_are_a_table_and_a_plot(capsys):
         code, _, err = run(capsys, "runs", "--png", "p.png")
     assert (code, "qkv[plot]" in err, Path("p.png").exists()) == (2, True, False)
     assert run(capsys, "runs", "--png", "p.gif")[0] == 2
+
+
+def test_runs_are_grouped_by_what_they_learn(capsys):
+    for name, task in (("b-labels", "labels"), ("a-pairs", "pairs"), ("c-pairs", "pairs"), ("d-chat", "")):
+        a_run(name, (3.0, 2.0))
+        said = {"objective": task, "training": {"metric": "loss"}, "chosen": {"training.lr": len(name)}}
+        said |= {} if task else {"model": {"family": "gpt2"}, "data": {"messages": ["chat.jsonl"]}}
+        Path("runs", name, "train", "run.json").write_text(json.dumps(said), encoding="utf-8")
+    code, out, _ = run(capsys, "runs")
+    names = [line.split()[0] for line in out.splitlines() if line.startswith(("learns", "a-", "b-", "c-", "d-"))]
+    heads = [line for line in out.splitlines() if line.startswith("learns: ")]
+    assert (code, heads) == (0, ["learns: pairs", "learns: labels", "learns: chat"])
+    assert names == ["learns:", "a-pairs", "c-pairs", "learns:", "b-labels", "learns:", "d-chat"]
+    assert "chosen" not in out
+    first, second = out.split("learns: labels")
+    assert "b-labels" not in first
+    assert "pairs" not in second
+    told = json.loads(run(capsys, "runs", "--json")[1])["runs"]
+    assert [r["task"] for r in told] == ["pairs", "labels", "pairs", "chat"]
 
 
 def test_runs_without_a_finite_number_are_not_drawn(capsys):

@@ -252,3 +252,14 @@ def test_an_empty_directory_is_free_and_a_full_one_is_not(tmp_path: Path) -> Non
     assert find_free_directory(tmp_path / "demo") == tmp_path / "demo", "a run that never began left it"
     (tmp_path / "demo" / "config.json").write_text("{}")
     assert find_free_directory(tmp_path / "demo") == tmp_path / "demo-2"
+
+
+def test_a_run_that_has_not_ended_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "play", lambda *_: None)
+    (tmp_path / "runs" / "demo" / "train").mkdir(parents=True)
+    assert main(["demo", "--no-browser"]) == 0
+    assert "to go on with it: qkv train runs/demo --resume" in capsys.readouterr().err
+    (tmp_path / "runs" / "demo" / "train" / "result.json").write_text("{}")
+    assert main(["demo", "--no-browser"]) == 0
+    assert capsys.readouterr().err == ""

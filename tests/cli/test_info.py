@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.cells import cell_len
 
 import qkv
 from qkv.adapt import lora
@@ -36,6 +37,13 @@ def test_numbers_are_integers(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(type(found[k]) is int for k in keys)
     assert found["parameters"] == 124_439_808
     assert "note" not in found
+
+
+def test_every_line_of_the_report_but_its_parts_is_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "llama:7b", "--lang", "zh"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert [row for row in rows if not any("一" <= sign <= "鿿" for sign in row)] == []
+    assert len({cell_len(row[: row.rindex("  ")]) for row in rows if "  " in row}) == 1
 
 
 def test_adapters_are_looked_at_through_their_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,9 @@ def test_a_walk_begins_at_the_strongest_key(capsys: pytest.CaptureFixture[str]) 
     row = pattern["data"]["weight"][seen["data"]["query"]]
     assert row[seen["data"]["key"]] == max(row)
     assert data(capsys, "demo-lm", LM, "--show", "walk", "--key", "0")[0]["data"]["key"] == 0
+    (translated,) = data(capsys, "demo", DEMO, "--show", "walk")  # its first position sees itself alone
+    assert translated["data"]["query"] > translated["data"]["key"] > 0
+    assert data(capsys, "demo", DEMO, "--show", "walk", "--word", "0")[0]["data"]["query"] == 0
 
 
 def test_experts_are_counted_over_the_lines_of_a_file(

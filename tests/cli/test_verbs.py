@@ -125,7 +125,7 @@ def test_embed_keeps_empty_lines_in_place_and_lines_in_order(reads, monkeypatch,
 def test_classify_says_label_probability_and_text(reads, monkeypatch, capsys):
     code, out, err = run(capsys, "classify", reads, "我喜欢苹果")
     verdict = qkv.load(reads).classify("我喜欢苹果")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "its labels: yes, no\n")
     assert verdict.label in ("yes", "no")
     assert out == f"{verdict.label}\t{verdict.probability:.4f}\t我喜欢苹果\n"
     feed(monkeypatch, "我\n\n你喜欢茶吗？\n".encode())

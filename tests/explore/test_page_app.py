@@ -137,7 +137,7 @@ def test_a_bundle_that_is_not_what_is_built_is_named(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_every_panel_works_in_a_browser_and_numbers_are_what_lines_give() -> None:
     browsing.chromium()
-    from test_answers import model_of
+    from explore.test_answers import model_of
 
     desk = server.Desk(list(EXAMPLES), model_of, examples=EXAMPLES, shelf=RecentRuns(64))
     page = server.Page(desk)

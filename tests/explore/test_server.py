@@ -210,7 +210,7 @@ def test_the_page_brings_the_answers_with_which_it_opens(lm: Model) -> None:
     found = carried(browser)
     run = browser.post("/api/run", {"text": "One, two, <b>"}).json["run"]
     assert json.loads(found.pop('/api/run?{"text":"One, two, <b>"}')["body"]) == {"run": run}
-    asked = {f"/api/r/{run}/{name}" for name in ("meta", "row", "thumbs")}  # heads come first
+    asked = {f"/api/r/{run}/{name}" for name in ("meta", "row", "thumbs", "mask", "attn")}  # what Heads asks
     assert {path.split("?")[0] for path in found} == {"/api/about", *asked}
     for path, one in found.items():
         reply = browser.get(path)

@@ -102,7 +102,7 @@ async function keyboard(page) {
   await page.locator(".tabs [aria-current]").focus();
   await page.keyboard.press("ArrowRight");
   await settled(page);
-  assert.equal((await state(page)).panel, "walk", "arrows move along the tabs");
+  assert.equal((await state(page)).panel, "proof", "arrows move along the tabs");
   await change(page, { panel: "guess-map", query: 2, layer: 0 });
   await page.locator("td.chosen").focus();
   await page.keyboard.press("ArrowUp");

@@ -75,8 +75,8 @@ async function links(page) {
   const mixed = await follow({ ask: JSON.stringify({ text: "One, two,", model: "demo-lm" }) });
   assert.equal(JSON.parse(mixed.ask).text, "我爱喝茶。", "a run goes before a question that is not its own");
   for (const [over, said] of [
-    [{ model: "nope" }, /there are demo, demo-lm/], [{ beam: 1e9 }, /beam: expected a whole number >= 1 and <= 64/], [{ beam: "7" }, /beam/],
-    [{ max_new_tokens: 1e12 }, /<= 4096/], [{ cut: { part: "decoder", layer: 9, head: 0 } }, /layer=9: expected 0 to 2/], [{ force: [1e7] }, /no id 10000000/], [{ text: "a\ud800b" }, /half a character/],
+    [{ model: "nope" }, /there are demo, demo-lm/], [{ beam: 1e9 }, /beam: found 1000000000, expected 1 to 64/], [{ beam: "7" }, /beam/],
+    [{ max_new_tokens: 1e12 }, /expected 1 to 4096/], [{ cut: { part: "decoder", layer: 9, head: 0 } }, /layer=9: expected 0 to 2/], [{ force: [1e7] }, /no id 10000000/], [{ text: "a\ud800b" }, /half a character/],
   ]) assert.match((await follow({ run: "r000000000000", ask: question(over) })).trouble, said);
   await page.locator(".examples button").first().click();
   await page.waitForSelector(".tabs button"); // an example leads out of it
@@ -181,6 +181,9 @@ async function keys() {
   assert.match(await output(page), /music/i);
   await press(".tabs [aria-current]");
   await page.keyboard.press("ArrowRight");
+  await settled(page, 100);
+  assert.equal((await state(page)).panel, "proof");
+  await page.keyboard.press("ArrowLeft");
   await settled(page, 100);
   assert.equal((await state(page)).panel, "heads");
   await press(".thumbs-cells");

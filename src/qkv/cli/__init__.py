@@ -46,7 +46,7 @@ GROUPS = {
         "lab": Message("claims as experiments that you can run, and their verdicts"),
     },
     Message("Train"): {
-        "train": Message("train by a recipe or a TOML file"),
+        "train": Message("train on your own files, or by a recipe"),
         "data": Message("check your data, or get a public set"),
         "runs": Message("compare runs: table and plot"),
     },

@@ -17,11 +17,12 @@ from qkv.errors import QkvError
 @click.argument("model")
 @option("--against", type=click.Choice(["hf"]), help="compare the logits with those of transformers")
 def command(common: Common, model: str, against: str | None) -> int:
-    from qkv import hub
-    from qkv.checkpoints import peft, storage
     from qkv.checkpoints.locate import locate
 
-    directory = locate(model, common.revision)
+    directory = locate(model, common.revision)  # before torch is imported
+    from qkv import hub
+    from qkv.checkpoints import peft, storage
+
     adapters = (directory / peft.CONFIG).is_file()
     if adapters and against:
         raise QkvError("--against hf: these are adapters; qkv convert writes them and their base as one model to check")

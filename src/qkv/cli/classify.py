@@ -4,7 +4,9 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, answer_lines, ensemble, option, read_lines, verb
+from qkv.cli.common import Common, answer_lines, ensemble, is_single, option, read_lines, verb
+
+MOST_LABELS = 20  # that are listed beside the answer to one text
 
 
 @verb("Print the label of each text with its probability, before the text; with -, read one text per line. A tab "
@@ -19,9 +21,12 @@ from qkv.cli.common import Common, answer_lines, ensemble, option, read_lines, v
 @option("--both", is_flag=True, help="read each pair in both orders and add the results")
 @ensemble
 def command(common: Common, model: str, text: str | None, both: bool, ensemble: tuple[str, ...]) -> None:
+    lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
     from qkv.tasks.classify import split_line
 
-    lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
+
+    if is_single(text) and 1 < len(loaded.labels) <= MOST_LABELS:
+        common.note("its labels: {labels}", labels=", ".join(loaded.labels))
 
     def classify_lines(texts: list[str]) -> Any:
         return loaded.classify([split_line(loaded, line, both=both) for line in texts], both=both, **others)

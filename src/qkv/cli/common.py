@@ -75,13 +75,15 @@ class Common:
     def load_model(self, name: str, step: int | None = None) -> Any:
         """The model of a verb: qkv.load as this command line says, or as its run had it after so many steps."""
         import qkv
+        from qkv.checkpoints.locate import locate
 
         with pause_gc():
             if step is not None:
                 from qkv import hub
 
                 return hub.load_step(name, step, device=self.device, dtype=self.dtype)
-            found = qkv.load(name, device=self.device, dtype=self.dtype, revision=self.revision)
+            place = name if "torch" in sys.modules else locate(name, self.revision)  # refuses before it is imported
+            found = qkv.load(place, device=self.device, dtype=self.dtype, revision=self.revision)
         self.note_unfinished(name)
         return found
 
@@ -207,8 +209,8 @@ def verb(about: str, *, examples: Sequence[str]) -> Callable[[Callable[..., int 
         @click.pass_context
         def run(ctx: click.Context, /, **given: Any) -> None:
             common = replace(ctx.ensure_object(Common), **{key: given.pop(key) for key in keys})
-            for key in MODELS:
-                refuse_missing_path(given.get(key))
+            for name in (*map(given.get, MODELS), *given.get("ensemble", ())):
+                refuse_missing_path(name)
             if common.threads:
                 import torch
 
@@ -228,6 +230,20 @@ def refuse_missing_path(name: object) -> None:
 
     if isinstance(name, str) and name.startswith((".", "/", "~")) and not Path(name).exists():
         find_local(name)
+
+
+class InputFile(click.Path):
+    """A file that is read, refused before anything heavy is imported if it does not exist."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path of the file."""
+        from qkv.data.text_files import explain_missing
+
+        try:
+            Path(value).stat()
+        except OSError as error:
+            raise explain_missing(Path(value), error) from None
+        return Path(value)
 
 
 def drop_unset(**values: Any) -> dict[str, Any]:

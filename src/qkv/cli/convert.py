@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, InputFile, option, verb
 from qkv.errors import QkvError
 
 CONTEXT = 256  # tokens a window when the loss is measured
@@ -23,14 +23,16 @@ CONTEXT = 256  # tokens a window when the loss is measured
 @option("--attention", metavar="gqa:N|mqa", help="average the key/value heads into N groups")
 @option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to save in (default: unchanged)")
 @option("--family", help="family to save as (default: unchanged)")
-@option("--text", type=click.Path(), help="text to measure the loss on")
+@option("--text", type=InputFile(), help="text to measure the loss on")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
-    text: str | None,
+    text: Path | None,
 ) -> None:
+    from qkv.checkpoints.locate import locate
+
+    place = locate(source, common.revision)  # before torch is imported
     from qkv import hub
     from qkv.adapt.group_heads import group_heads, groups_of
-    from qkv.checkpoints.locate import locate
     from qkv.data.sources import read_document
     from qkv.devices import parse_dtype
     from qkv.model import Model
@@ -42,13 +44,13 @@ def command(
     if there.is_file() or (there.is_dir() and any(there.iterdir())):  # another model there would be half replaced
         raise QkvError("{target}: exists already; name a new directory, or remove this one first", target=target)
     model = common.load_model(source)
-    words = read_document(Path(text)) if text else ""
+    words = read_document(text) if text else ""
     before = measure_loss(model, words) if words else None
     kv = [hub.report(model)["kv_bytes_per_token"]]
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
         model = Model(group_heads(model.core, groups), model.tokenizer, model.special, model.config)
-    stored = parse_dtype(to_dtype or "auto") or stored_dtype(locate(source, common.revision))
+    stored = parse_dtype(to_dtype or "auto") or stored_dtype(place)
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]

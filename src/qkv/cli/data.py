@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, ensemble, option, show_progress, verb
+from qkv.cli.common import Common, InputFile, ensemble, option, show_progress, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -29,7 +29,8 @@ from qkv.messages import Message
 @click.argument("what", metavar="check|get|pack|distil|cache",
                 type=click.Choice(["check", "get", "pack", "distil", "cache"]))
 @click.argument("names", metavar="[FILES…|NAME…]", nargs=-1)
-@option("--eval", "held", multiple=True, help="held-out file to check for overlap with the training data")
+@option("--eval", "held", multiple=True, type=InputFile(), help="held-out file to check for overlap with the training "
+        "data")
 @option("--kind", type=click.Choice(["auto", "text", "tsv", "jsonl", "parallel"]), default="auto", help="format of the "
         "files; parallel: two by two; auto: by name (two files that are not .tsv or .jsonl are a pair)")
 @option("--columns", default="0,1", help="the two columns of a TSV file, starting at 0")
@@ -56,6 +57,9 @@ def command(
         return get_sets(common, names, out)
     if not names:
         raise click.UsageError(Message("{what} needs FILES", what=what))
+    if what != "check" or not any(Path(name).exists() for name in names):  # else it says what is missing among others
+        for name in names:
+            InputFile().convert(name, None, None)
     if what == "check":
         return check_files(common, names, **how)
     if out is None:
@@ -96,7 +100,7 @@ def show_cache(common: Common, older_than: float | None) -> None:
 
 
 def check_files(
-    common: Common, names: tuple[str, ...], *, held: tuple[str, ...], kind: Any, columns: str, keys: str | None,
+    common: Common, names: tuple[str, ...], *, held: tuple[Path, ...], kind: Any, columns: str, keys: str | None,
     longest: int | None, model: str | None,
 ) -> int:
     """Report on files; 1 where something must be mended."""
@@ -109,7 +113,7 @@ def check_files(
             kind, two_columns(columns), tuple(k.strip() for k in (keys or "").split(",") if k.strip()),
             longest or bound, measure, None if tell is None else lambda _, lines: tell(lines, 0), talk_of,
         )
-        report = checks.check([Path(n) for n in names], [Path(n) for n in held], options)
+        report = checks.check([Path(n) for n in names], held, options)
     found = {"ok": report.ok, "files": report.files, "faults": report.faults, "overlaps": report.overlaps}
     common.print_result(found, list_findings(common, report))
     return 0 if report.ok else 1
@@ -176,9 +180,9 @@ def lengths(common: Common, model: str | None) -> tuple[Callable[[str], int], in
     """How long a text is, and from where it is over-long: in characters, or in a model's tokens."""
     if model is None:
         return len, 1000
+    made = load_tokenizer(common, model)
     from qkv import hub
 
-    made = load_tokenizer(common, model)
     return lambda text: len(made.encode(text)), hub.spec_of(model).context or 1000
 
 

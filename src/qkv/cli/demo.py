@@ -110,7 +110,10 @@ def command(
     if page.is_dir():
         raise QkvError("--page {page}: a directory; name a file in it, such as {page2}", page=page,
                        page2=page / "qkv-demo.html")
-    out = None if model else make_directory(out or find_free_directory(Path("runs/demo")))
+    usual, named = Path("runs/demo"), out
+    out = None if model else make_directory(out or find_free_directory(usual))
+    if not (model or named or out == usual or (usual / "train" / "result.json").exists()):
+        common.note("{usual} has a run that has not ended; to go on with it: qkv train {usual} --resume", usual=usual)
     story = Story(common, own=text)
     with open_page(story, out or Path("runs"), has_display(common) if browser is None else browser):
         play(story, model, out, page, {"training.seed": seed, "training.epochs": epochs})

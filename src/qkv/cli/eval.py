@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, drop_unset, ensemble, option, show_progress, verb
+from qkv.cli.common import Common, InputFile, drop_unset, ensemble, option, show_progress, verb
 from qkv.errors import QkvError
 from qkv.files import write_text_file
 from qkv.messages import Message
 
-FILE = click.Path(path_type=Path)
+FILE = InputFile()
 LARGE = 1e9  # a perplexity per word that says only that there are no words between spaces
 
 
@@ -32,7 +32,7 @@ LARGE = 1e9  # a perplexity per word that says only that there are no words betw
         "words have no spaces between them), as LAMBADA does")
 @option("--choice", type=FILE, metavar="FILE", help="JSON lines with \"question\", \"choices\" and \"answer\": the "
         "likeliest choice is taken, by log-probability and by it per byte")
-@option("--out", type=FILE, help="write the translations to this file")
+@option("--out", type=click.Path(path_type=Path), help="write the translations to this file")
 @option("--beam", type=click.IntRange(1), help="beam width (default: 4)")
 @option("--length-penalty", type=float, help="length penalty (default: 0.6)")
 @option("--max-new-tokens", type=click.IntRange(1), help="maximum number of tokens per translation")

@@ -1,11 +1,13 @@
 """`qkv info MODEL|FAMILY:SIZE`: parameters, FLOPs and bytes, counted without reading the weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from qkv.cli.common import Common, option, to_json, verb
+from qkv.messages import Message
+from qkv.plots.text import find_widest, pad
 
 
 @verb("Show parameters, FLOPs per token and the bytes of weights and KV cache. Only file headers are read, not "
@@ -19,7 +21,8 @@ def command(common: Common, name: str, context: int | None, attention: str | Non
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
     report = to_json(count(name, dtype=dtype, context=context, attention=attention))
-    common.print_result(report, format_report({k: v for k, v in report.items() if v != ""} | say_units(report)))
+    shown = {k: v for k, v in report.items() if v != ""} | say_units(report)
+    common.print_result(report, format_report(shown, common.say))
 
 
 def say_units(report: Mapping[str, Any]) -> dict[str, str]:
@@ -43,14 +46,20 @@ def format_bytes(count: int) -> str:
     return f"{count:,} B" if unit == "B" else f"{size:.3g} {unit}" if size >= 100 else f"{size:.1f} {unit}"
 
 
-def format_report(report: Mapping[str, Any], indent: str = "") -> list[str]:
+LABELS = {one.replace(" ", "_"): one for one in (
+    Message("parameters"), Message("active parameters"), Message("stored"), Message("by part"), Message("dtype"),
+    Message("weight bytes"), Message("kv bytes per token"), Message("kv formula"), Message("memory bytes per token"),
+    Message("context"), Message("kv bytes"), Message("flops per token"), Message("flops per token prefill"),
+    Message("activation bytes per token"))}
+
+
+def format_report(report: Mapping[str, Any], say: Callable[[str], str], indent: str = "") -> list[str]:
     """The report as aligned lines; parts of parts are indented."""
-    width = max((len(str(key)) for key in report), default=0)
-    lines: list[str] = []
+    labels = {key: say(LABELS[key]) if key in LABELS else str(key).replace("_", " ") for key in report}
+    width, lines = find_widest(labels.values()), list[str]()
     for key, value in report.items():
-        label = str(key).replace("_", " ")
         if isinstance(value, dict):
-            lines += [f"{indent}{label}", *format_report(value, indent + "  ")]
+            lines += [f"{indent}{labels[key]}", *format_report(value, say, indent + "  ")]
         else:
-            lines.append(f"{indent}{label:<{width}}  {f'{value:,}' if isinstance(value, int) else value}")
+            lines.append(f"{indent}{pad(labels[key], width)}  {f'{value:,}' if isinstance(value, int) else value}")
     return lines

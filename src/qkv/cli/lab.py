@@ -27,7 +27,7 @@ TOPICS = {
                            "two-it", "apple", "one-character", "what-moves"),
     Message("Layers and training"): ("revision-ledger", "residual-depth", "norm-ablation", "warm-up", "buckle",
                                      "no-down", "induction-heads", "exposure-bias", "analogy", "moe-capacity",
-                                     "param-count"),
+                                     "param-count", "six-layers"),
     Message("Cache and speed"): ("cache-exact", "cache-speed", "kv-frozen", "kv-memory", "kv-heads-speed",
                                  "kv-heads-quality", "read-vs-write", "roofline", "wavefront",
                                  "parallel-equals-serial", "queue"),
@@ -237,7 +237,7 @@ def print_result(lab: "Lab", result: "Result", common: Common, *, brief: bool) -
         cells = [[label, f"{mean:>{wide}}", (spread, -1.0)] for label, mean, spread in rows]
         click.echo("\n" + "\n".join(line.rstrip() for line in terminal.render(Table("", cells))) + "\n")
         for form in page.make_forms(lab, runs, lang):
-            click.echo("\n".join(f"  {line}".rstrip() for line in (*terminal.render(form), "")))
+            click.echo("\n".join(f"  {line}".rstrip() for line in (*terminal.render(form, lang), "")))
     click.echo(click.style(page.write_verdict(result, lang), fg=COLOURS.get(result.verdict.word), bold=True))
     if not common.quiet:
         click.echo(common.say("  {seconds:.1f} s ({cpu:.1f} s of processor)", seconds=result.seconds, cpu=result.cpu))

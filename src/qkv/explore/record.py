@@ -72,10 +72,10 @@ def preload(run: Run, about: Answer, question: Mapping[str, Any]) -> str:
     """The answers with which the live page opens on a run, as data that its document can carry."""
     packed = {"/api/about": encode_answer(about), run_path(question): encode_answer(Answer({"run": run.id}))}
     for must, what, values in list_requests(run):
-        if what == "attn":
-            break
         if must and what != "lens":  # heads come first
             packed[request_path(run, what, values, {})] = encode_answer(answers.answer(run, what, values))
+        if what == "attn":
+            break
     return write_element("ready", packed)
 
 
@@ -114,9 +114,10 @@ def list_requests(run: Run) -> Iterator[tuple[bool, str, dict[str, str]]]:
     """What the page asks about a run, what it opens with first: (whether it must fit, answer, query)."""
     there, parts = {"meta", "row", "thumbs", *answers.list_panels(run)}, list_parts(run)
     first = choose_opening(run, parts)
+    mask = ("mask", {k: first[k] for k in ("part", "layer")})  # of the head that is shown
     opening = ((what in MUST, what, values) for what, values in list_opening_requests(parts, first))
     more = ((False, what, values) for what, values in list_more_requests(run, parts, first))
-    yield from (asked for asked in (*opening, *more) if asked[1] in there)
+    yield from (asked for asked in ((True, *mask), *opening, *more) if asked[1] in there)
 
 
 def list_opening_requests(parts: list[dict[str, Any]], first: dict[str, str]) -> Iterator[Request]:

@@ -43,6 +43,7 @@ class Ask:
     part: str | None = None
     mean: bool = False
     labels: tuple[str, ...] = ()
+    typed: bool = False  # whether somebody chose `pos`
 
     def path(self, t: Trace) -> str:
         """The attention asked about: of the stack that writes, or of the `part` encoder, decoder or cross."""
@@ -103,10 +104,13 @@ def parts(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
 
 def walk(t: Trace, ask: Ask) -> tuple[list[Table], Any]:
     """The seven steps of one position."""
-    path, key = ask.path(t), ask.key
-    if key is None:  # the one at which this head looks most
-        key = int(t[f"{path}.pattern"][0, ask.head, resolve.find_position(t, ask.pos, path=path)].argmax())
-    found = t.walk(path, head=ask.head, query=ask.pos, key=key)
+    path, query = ask.path(t), ask.pos
+    rows = t[f"{path}.pattern"][0, ask.head]
+    if query == 0 and not ask.typed and ask.part != "cross":  # it sees itself alone: this head's strongest look back
+        query = int(rows.tril(-1).amax(-1).argmax())
+    key = ask.key  # or the one at which this head looks most
+    key = int(rows[resolve.find_position(t, query, path=path)].argmax()) if key is None else key
+    found = t.walk(path, head=ask.head, query=query, key=key)
     pieces = tokens_of(t, "encoder." if ask.part == "cross" else found.path)
     q, k = found["ids"].words[found.query].strip(), pieces[found.key].strip()
     head = f"{found.path} {ask.say('head')} {found.head + 1}: {q} → {k}"
@@ -330,8 +334,9 @@ def parse_ask(
     pos, key = parse_place(how.get("word")), parse_place(how.get("key"))
     if pos is None:  # after which the first word is written: the last one that was given, or the mask
         pos = mark_usable(model, traces[0]).index(True) if traces else 0
-    return Ask(say, pos, key, layer, head, how.get("token"), how.get("vs"), tuple(how.get("anchor") or texts), sampling,
-               part=part, mean=how.get("head") is None, labels=model.labels)
+    return Ask(say, pos, key, layer, head, how.get("token"), how.get("vs"),
+               tuple(how.get("anchor") or texts), sampling, part=part,
+               mean=how.get("head") is None, labels=model.labels, typed=how.get("word") is not None)
 
 
 def parse_place(typed: str | None) -> int | str | None:

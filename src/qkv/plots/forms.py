@@ -115,9 +115,9 @@ class Drawn:
         return figure.draw([figure.mark_cut(form) for form in self.forms()])
 
 
-def list_words(words: str) -> list[str]:
-    """The texts of a title or a note: of a message one for each language where they differ."""
-    return [w for w in dict.fromkeys((translate_value(words, "zh"), str(words))) if w]
+def list_words(words: str, lang: str = "") -> list[str]:
+    """The texts of a title or a note: of a message that of `lang`, or one for each language where they differ."""
+    return [w for w in dict.fromkeys(translate_value(words, one) for one in ([lang] if lang else ["zh", "en"])) if w]
 
 
 def list_notes(form: Any) -> list[str]:

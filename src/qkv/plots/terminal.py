@@ -15,10 +15,11 @@ COLOURS = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille letter, by row and column
 
 
-def render(form: Form) -> list[str]:
-    """The lines of a picture: title, marks, note."""
+def render(form: Form, lang: str = "") -> list[str]:
+    """The lines of a picture: title, marks, note, which is in `lang` alone if it is given."""
     title = [click.style(" · ".join(list_words(form.title)), bold=True)] if list_words(form.title) else []
-    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for words in list_notes(form) for w in list_words(words)]
+    note = [f"  {w}" if isinstance(form, Table) else f"({w})" for words in list_notes(form)
+            for w in list_words(words, lang)]
     return [*title, *MARKS[type(form)](form), *note]
 
 

@@ -51,10 +51,11 @@ class Summary:
 
     @property
     def task(self) -> str:
-        """What it learns: its objective, or the usual one of its family."""
+        """What it learns: its objective, or the usual one of its data or family."""
         from qkv.training.compatibility import USUAL
 
-        said = self.settings.get("objective") or USUAL.get(self.settings.get("model.family", ""), "")
+        usual = "chat" if self.settings.get("data.messages") else USUAL.get(self.settings.get("model.family", ""), "")
+        said = self.settings.get("objective") or usual
         return str(said or ("as its base" if self.settings.get("base") else ""))
 
     @property
@@ -144,7 +145,7 @@ def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:
 def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:
     """For each run the settings in which it is not as most are (as the first, where none are more)."""
     found: list[dict[str, Any]] = [{} for _ in runs]
-    for key in dict.fromkeys(key for run in runs for key in run.settings):
+    for key in dict.fromkeys(key for run in runs for key in run.settings if not key.startswith("chosen.")):
         said = [json.dumps(run.settings[key]) if key in run.settings else None for run in runs]
         usual = Counter(value for value in said if value is not None).most_common(1)[0][0]
         for one, run, value in zip(found, runs, said, strict=True):

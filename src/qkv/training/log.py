@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ def make_progress(every: float = 5.0) -> Report:
             print(event["text"], file=sys.stderr)
 
     return tell
+
+
+def print_lines(lines: Iterable[object]) -> None:
+    """Lines on stderr, without the empty ones."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
 
 
 def read_events(path: Path) -> list[Event]:

@@ -82,7 +82,8 @@ def train(
 ) -> "Trained":
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
 
-    Its events go to `report`, without one as lines to stderr, and nowhere with `quiet`.
+    Its events go to `report`; without one what was found in the data, the events and the comparison with trivial
+    answers go as lines to stderr, and nowhere with `quiet`.
     `watch` says what the run records of itself while it learns, or how often; probes.records.ProbeLog reads it.
 
     Where torchrun started several processes, all train; the first one alone writes, and knows metrics and test.
@@ -94,12 +95,17 @@ def train(
     from qkv.training import distributed, log, session
 
     run = configure(recipe, overrides)
+    silent = quiet or report is not None
     report = report or (None if quiet else log.make_progress())
+    log.print_lines(() if silent else run.about)
     if watch is not None:
         watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
         run = dataclasses.replace(run, watch=watch)
     with distributed.join_ranks(device) as ranks:
-        return session.train(run, Path(out) if out else None, device, report, resume, ranks)
+        done = session.train(run, Path(out) if out else None, device, report, resume, ranks)
+    if done.verdict and not silent:
+        log.print_lines((done.verdict.comparison, *done.verdict.faults))
+    return done
 
 
 def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), device: str = "auto") -> "Estimate":
