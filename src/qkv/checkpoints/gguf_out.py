@@ -1,0 +1,78 @@
+"""A model as a GGUF file: the way in (gguf.py) reversed, and read back before anything is written."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qkv.checkpoints import gguf, model_dir, name_table
+from qkv.core.model import Transformer
+from qkv.errors import QkvError, nearest
+from qkv.gguf_file import KINDS, write_gguf
+
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
+TRAINING = re.compile(r".*dropout.*|.*_pdrop|initializer_range")  # what GGUF does not say, and running does not need
+WHOLE = ("position_embd.weight", "token_types.weight", "rope_freqs.weight")  # always fp32, as are norms and biases
+ENDS = ("token_embd.weight", "output.weight")  # Q4_0 costs most here
+
+
+def write_model(path: Path, core: Transformer, metadata: Mapping[str, Any], kind: str) -> None:
+    """A core with the metadata of its tokenizer as a GGUF file, its matrices in one kind (F32 … Q4_0).
+
+    Raises:
+        QkvError: no architecture of GGUF can say the model; the first field that does not fit is named.
+    """
+    if kind not in FILE_TYPES:
+        raise QkvError("cannot write tensors of kind {kind}{hint} (known: {known})", kind=kind,
+                       hint=nearest(kind, FILE_TYPES), known=", ".join(FILE_TYPES))
+    name, own, tensors = describe_core(core, path)
+    general = {"general.architecture": name, "general.type": "model", "general.name": path.stem,
+               "general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}
+    rows = [(n, choose_kind(n, t, kind), t) for n, t in tensors.items()]
+    write_gguf(path, {**general, **own, **metadata}, rows)
+
+
+def choose_kind(name: str, tensor: Tensor, kind: str) -> str:
+    """The kind in which one tensor is written, where matrices are of `kind`."""
+    if tensor.ndim < 2 or name in WHOLE:
+        return "F32"
+    if kind == "Q4_0" and name in ENDS:
+        kind = "Q8_0"
+    return kind if tensor.shape[-1] % KINDS[kind].size == 0 else "F16"
+
+
+def describe_core(core: Transformer, path: Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
+    """The architecture, its metadata and the tensors by GGUF's names: of the first architecture that can say the spec."""
+    problems = list[str]()
+    for name, architecture in gguf.ARCHITECTURES.items():
+        config = model_dir.family_config(model_dir.modules()[architecture.family], core.spec)
+        if isinstance(config, str):
+            problems.append(f"{name}: {config}")
+            continue
+        metadata = {f"{name}.{ours}": config[theirs] for ours, theirs in architecture.rows() if theirs in config}
+        tensors = name_table.export_tensors(core, architecture.names)
+        if architecture.rotary:
+            rope: dict[str, Any] = config["rope_parameters"]
+            metadata |= {f"{name}.rope.freq_base": rope["rope_theta"],
+                         f"{name}.rope.dimension_count": config["head_dim"],
+                         f"{name}.attention.value_length": config["head_dim"]}
+            if rope["rope_type"] == "llama3":
+                tensors["rope_freqs.weight"] = gguf.llama3_factors(
+                    config["head_dim"] // 2, rope["rope_theta"], rope["factor"]).float()
+            elif rope["rope_type"] != "default":
+                metadata |= {f"{name}.rope.scaling.type": rope["rope_type"],
+                             f"{name}.rope.scaling.factor": rope["factor"]}
+                if "original_max_position_embeddings" in rope:
+                    metadata[f"{name}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        shapes = {n: list(t.shape) for n, t in tensors.items()}
+        back = gguf.translate_metadata(metadata, shapes, name, architecture, path)
+        if "rope_freqs.weight" in tensors:
+            back["rope_parameters"] |= gguf.read_factors(tensors["rope_freqs.weight"], rope["rope_theta"], path)
+        back |= {k: v for k, v in config.items() if TRAINING.fullmatch(k)}
+        spec = model_dir.spec_from_config(back, path)
+        if spec == core.spec:
+            return name, metadata, tensors
+        problems.append(f"{name}: {model_dir.first_difference(core.spec, spec)}")
+    raise QkvError("no architecture of GGUF can say this model ({problems})", problems="; ".join(problems))
