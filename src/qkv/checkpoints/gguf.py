@@ -128,11 +128,15 @@ def read_config(path: Path) -> dict[str, Any]:
     file = open_gguf(path)
     name, architecture = find_architecture(file)
     shapes = {n: t.shape for n, t in file.tensors.items()}
-    config = translate_metadata(file.metadata, shapes, name, architecture, path)
+    try:
+        config = translate_metadata(file.metadata, shapes, name, architecture, path)
+        special = read_special_ids(file.metadata)
+    except (TypeError, AttributeError) as e:
+        raise QkvError("{where}: a value has the wrong type ({e})", where=path, e=e) from None
     factors = file.tensors.get("rope_freqs.weight")
     if factors is not None:
         config["rope_parameters"] |= read_factors(factors.unpack(), config["rope_parameters"]["rope_theta"], path)
-    return config | read_special_ids(file.metadata)
+    return config | special
 
 
 def translate_metadata(
@@ -153,7 +157,7 @@ def translate_metadata(
         config["tie_word_embeddings"] = "output.weight" not in shapes
     if architecture.rotary:
         width, heads = config.get("hidden_size", 0), config.get("num_attention_heads") or 1
-        dim = config.setdefault("head_dim", width // heads)
+        dim = config.setdefault("head_dim", width // heads if isinstance(heads, int) else 0)
         same = ("attention.value_length", "rope.dimension_count")
         own = {k: v for k, v in own.items() if k not in same or v != dim}
         rope = {"rope_type": own.pop("rope.scaling.type", "none"), "rope_theta": own.pop("rope.freq_base", 10_000.0)}

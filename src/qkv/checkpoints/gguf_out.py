@@ -5,29 +5,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qkv.checkpoints import gguf, model_dir, name_table
+from qkv.checkpoints.sentence_transformers import GGUF_MODES, Pooling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.gguf_file import KINDS, write_gguf
 
+DTYPES: dict[Any, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
 TRAINING = re.compile(r".*dropout.*|.*_pdrop|initializer_range")  # what GGUF does not say, and running does not need
 WHOLE = ("position_embd.weight", "token_types.weight", "rope_freqs.weight")  # always fp32, as are norms and biases
 ENDS = ("token_embd.weight", "output.weight")  # Q4_0 costs most here
 
 
-def write_model(path: Path, core: Transformer, metadata: Mapping[str, Any], kind: str) -> None:
+def write_model(
+    path: Path, core: Transformer, config: Mapping[str, Any], metadata: Mapping[str, Any], kind: str | torch.dtype, *,
+    pooling: Pooling | None = None,
+) -> None:
     """A core with the metadata of its tokenizer as a GGUF file, its matrices in one kind (F32 … Q4_0).
 
     Raises:
         QkvError: no architecture of GGUF can say the model; the first field that does not fit is named.
     """
+    kind = DTYPES.get(kind, str(kind).upper().removeprefix("TORCH."))
     if kind not in FILE_TYPES:
         raise QkvError("cannot write tensors of kind {kind}{hint} (known: {known})", kind=kind,
                        hint=nearest(kind, FILE_TYPES), known=", ".join(FILE_TYPES))
-    name, own, tensors = describe_core(core, path)
+    name, own, tensors = describe_core(core, config, path)
+    if name == "bert":
+        own |= {"bert.attention.causal": False, "tokenizer.ggml.token_type_count": core.spec.stack.segments}
+    if pooling:
+        states = {states: number for number, states in GGUF_MODES.items()}
+        if pooling.states not in states or pooling.prompt:
+            raise QkvError("GGUF cannot say this pooling: found {states} with the prompt {prompt!r}, expected one of "
+                           "{known} without a prompt", states=pooling.states, prompt=pooling.prompt,
+                           known=", ".join(states))
+        own[f"{name}.pooling_type"] = states[pooling.states]
     general = {"general.architecture": name, "general.type": "model", "general.name": path.stem,
                "general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}
     rows = [(n, choose_kind(n, t, kind), t) for n, t in tensors.items()]
@@ -43,13 +59,15 @@ def choose_kind(name: str, tensor: Tensor, kind: str) -> str:
     return kind if tensor.shape[-1] % KINDS[kind].size == 0 else "F16"
 
 
-def describe_core(core: Transformer, path: Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """The architecture, its metadata and the tensors by GGUF's names: of the first architecture that can say the spec."""
-    problems = list[str]()
+def describe_core(
+    core: Transformer, loaded: Mapping[str, Any], path: Path
+) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
+    """The first architecture that can say the spec, its metadata and the tensors by GGUF's names."""
+    problems = dict[str, str]()
     for name, architecture in gguf.ARCHITECTURES.items():
         config = model_dir.family_config(model_dir.modules()[architecture.family], core.spec)
         if isinstance(config, str):
-            problems.append(f"{name}: {config}")
+            problems[name] = config
             continue
         metadata = {f"{name}.{ours}": config[theirs] for ours, theirs in architecture.rows() if theirs in config}
         tensors = name_table.export_tensors(core, architecture.names)
@@ -66,6 +84,7 @@ def describe_core(core: Transformer, path: Path) -> tuple[str, dict[str, Any], d
                              f"{name}.rope.scaling.factor": rope["factor"]}
                 if "original_max_position_embeddings" in rope:
                     metadata[f"{name}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        metadata[f"{name}.vocab_size"] = core.spec.vocabulary
         shapes = {n: list(t.shape) for n, t in tensors.items()}
         back = gguf.translate_metadata(metadata, shapes, name, architecture, path)
         if "rope_freqs.weight" in tensors:
@@ -74,5 +93,7 @@ def describe_core(core: Transformer, path: Path) -> tuple[str, dict[str, Any], d
         spec = model_dir.spec_from_config(back, path)
         if spec == core.spec:
             return name, metadata, tensors
-        problems.append(f"{name}: {model_dir.first_difference(core.spec, spec)}")
-    raise QkvError("no architecture of GGUF can say this model ({problems})", problems="; ".join(problems))
+        problems[name] = model_dir.first_difference(core.spec, spec)
+    nearest_name = str(loaded.get("model_type")) if loaded.get("model_type") in problems else next(iter(problems))
+    raise QkvError("no architecture of GGUF known here ({known}) can say this model; {name}: {why}",
+                   known=", ".join(gguf.ARCHITECTURES), name=nearest_name, why=problems[nearest_name])

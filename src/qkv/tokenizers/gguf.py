@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,31 +63,27 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
     if kind in ("none", "no_vocab"):
         return None
     if kind not in KINDS:
-        raise unreadable(path, "model", kind, nearest(kind, KINDS), ", ".join(KINDS))
+        raise unreadable(path, "model", kind, nearest(str(kind), KINDS), ", ".join(KINDS))
     tokens = metadata.get(f"{KEY}tokens") or []
     types = metadata.get(f"{KEY}token_type") or [NORMAL] * len(tokens)
     if not tokens or len(types) != len(tokens) or len(set(tokens)) != len(tokens):
         raise unreadable(path, "tokens", len(tokens), "", f"{len(types)}, each once")
-    roles = dict[str, str]()
-    for role, key in ROLES.items():
-        number = metadata.get(f"{KEY}{key}_token_id")
-        if number is not None and number < len(tokens):
-            roles[role] = tokens[number]
     with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=path)):
+        ids = {role: metadata.get(f"{KEY}{key}_token_id") for role, key in ROLES.items()}
+        roles = {role: tokens[i] for role, i in ids.items() if i is not None and i < len(tokens)}
         backend = KINDS[kind](Vocabulary(metadata, path, tokens, types, roles))
-        for special, typed in ((True, (UNKNOWN, CONTROL)), (False, (USER,))):
-            add = backend.add_special_tokens if special else backend.add_tokens
+        for add, typed in ((backend.add_special_tokens, (UNKNOWN, CONTROL)), (backend.add_tokens, (USER,))):
             add([AddedToken(t, normalized=False) for t, found in zip(tokens, types, strict=True) if found in typed])
-    whole = metadata.get(f"{KEY}pre") in WHOLE
-    begin = metadata.get(f"{KEY}add_bos_token", kind == "llama" or whole)
-    end = metadata.get(f"{KEY}add_eos_token", kind == "t5")
-    if kind != "bert":
-        wanted = [roles.get(role) if use else None for role, use in (("bos", begin), ("eos", end))]
-        backend.post_processor = backends.template(*((t, tokens.index(t)) if t else None for t in wanted))
-    found, template = FoundTokenizer(backend, roles), metadata.get("tokenizer.chat_template")
-    more = {name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())}
-    rows = [{"name": name, "template": text} for name, text in ({"default": template} | more).items() if text]
-    return found, {"chat_template": rows if len(rows) > 1 else template} if rows else {}
+        begin = metadata.get(f"{KEY}add_bos_token", kind == "llama" or metadata.get(f"{KEY}pre") in WHOLE)
+        end = metadata.get(f"{KEY}add_eos_token", kind == "t5")
+        if kind != "bert":
+            wanted = [roles.get(role) if use else None for role, use in (("bos", begin), ("eos", end))]
+            backend.post_processor = backends.template(*((t, tokens.index(t)) if t else None for t in wanted))
+    named = {name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())}
+    templates = {"default": metadata.get("tokenizer.chat_template"), **named}
+    rows = [{"name": name, "template": text} for name, text in templates.items() if text]
+    config = {} if not rows else {"chat_template": rows if list(templates) != ["default"] else rows[0]["template"]}
+    return FoundTokenizer(backend, roles), config
 
 
 def unreadable(path: Path, key: str, found: object, hint: object, expected: str) -> QkvError:
@@ -143,10 +140,13 @@ def build_pieces(v: Vocabulary) -> tokenizers.Tokenizer:
     scores = v.need("scores", Message("a number for each token"))
     if len(scores) != len(v.tokens):
         raise unreadable(v.path, "scores", len(scores), "", str(len(v.tokens)))
-    pieces = sentencepiece.Pieces(
-        tuple(v.tokens), tuple(scores), tuple(types), "bpe" if kind == "llama" else "unigram",
-        v.metadata.get(f"{KEY}precompiled_charsmap", b""), v.metadata.get(f"{KEY}add_space_prefix", True),
-        v.metadata.get(f"{KEY}remove_extra_whitespaces", False))
+    prefix = v.metadata.get(f"{KEY}add_space_prefix", True)
+    if kind == "llama":  # llama.cpp normalises its texts in no other way
+        pieces = sentencepiece.Pieces(tuple(v.tokens), tuple(scores), tuple(types), "bpe", prefix=prefix)
+    else:
+        pieces = sentencepiece.Pieces(
+            tuple(v.tokens), tuple(scores), tuple(types), "unigram", v.metadata.get(f"{KEY}precompiled_charsmap", b""),
+            prefix, v.metadata.get(f"{KEY}remove_extra_whitespaces", False))
     return sentencepiece.build_tokenizer(pieces)
 
 
@@ -194,7 +194,8 @@ def describe_tokenizer(tokenizer: "Tokenizer", path: Path) -> dict[str, Any]:
         found |= {f"{KEY}model": "bert", f"{KEY}tokens": marked}
     again = None
     if not tokenizer.files and tokenizer.sources is None and len(tokens) == max(names.values()) + 1:
-        again = read_tokenizer(found, path)
+        with suppress(QkvError):
+            again = read_tokenizer(found, path)
     if again is None or again[0].backend.encode(PROBE).ids != tokenizer.encode(PROBE):
         raise QkvError("GGUF cannot say how this tokenizer ({kind}) cuts texts; llama.cpp would cut them otherwise",
                        kind=model["type"])
@@ -231,6 +232,7 @@ def describe_pieces(
         scores = [ranks.get(t, -float(len(ranks))) for t in tokens]
     else:
         scores = [float(score) for _, score in model["vocab"]]
+        scores += [0.0] * (len(tokens) - len(scores))
     prefix = backend.encode("a", add_special_tokens=False).tokens[0].startswith("▁")
     return {
         f"{KEY}model": "llama" if model["type"] == "BPE" else "t5", f"{KEY}scores": scores,
