@@ -69,8 +69,8 @@ def test_processes_take_the_numbers_of_the_first() -> None:
 def test_the_time_that_there_is_bounds_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "time_training_step", lambda *_: 0.5)
     large = Facts("pairs", "pairs", 140_000, 20_000_000, 10_000_000, 90, 0.0, 300)
-    assert choose(large, "marian", training__seconds=100)["training.steps"] == 200
-    assert choose(large, "marian")["training.steps"] == 2400
+    assert choose(large, "marian", training__seconds=100)["training.steps"] == 180
+    assert choose(large, "marian")["training.steps"] == 2160
 
 
 def test_facts_are_those_of_all_rows() -> None:

@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from qkv.devices import parse_device
 from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.training.large_text import LargeText
-from qkv.training.machine import refuse_oversized
+from qkv.training.machine import choose_precision, refuse_oversized
+from qkv.training.optim import make_optimizer
+from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
@@ -30,7 +32,8 @@ SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so
 UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
-ROUNDS = 3  # timed steps
+ROUNDS = 4  # timed steps
+TYPICAL = 64  # tokens of a row of plain text that is timed
 TIMED = ("training.steps", "training.warmup", "training.evaluate_every")  # what the speed of a machine may decide
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
@@ -158,8 +161,8 @@ class Planner:
                             Message("the longest texts have {longest} characters", longest=f.longest))
         return Shape(family=family, width=width, layers=layers, heads=heads, ffn=ffn)
 
-    def choose_rate(self, width: int, *, new: bool) -> None:
-        """Optimiser and rate: of a new model, or gentler of one that was trained before."""
+    def choose_rate(self, width: int, *, new: bool) -> str:
+        """Optimiser (given back) and rate: of a new model, or gentler of one that was trained before."""
         f = self.facts
         name = "hidden" if f.objective in HIDDEN else f.kind
         usual = USUAL.get(name, USUAL["plain text"])
@@ -173,6 +176,7 @@ class Planner:
         why = Message("usual for a new model") if new else Message("gentle, as the model was trained before")
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
+        return self.given.get("training.optimizer", usual["optimizer"])
 
     def choose_length(self, each: float, time_step: Callable[[int, float], float] | None) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
@@ -189,7 +193,7 @@ class Planner:
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
         pace = time_step(tokens, steps / seconds) if time_step else 0.0
         if steps * pace > seconds:
-            steps = max(1, int(seconds / pace))
+            steps = max(1, int(0.9 * seconds / pace))  # a tenth of the time is for judging
             why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=pace)
         ends = (given.get("training.steps", 0), math.ceil(given.get("training.epochs", 0) * epoch / tokens))
         steps = min((n for n in ends if n), default=0) or self.choose("training.steps", steps, why)
@@ -200,20 +204,28 @@ class Planner:
         self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
 
 
-def time_training_step(spec: Spec, tokens: int, length: int) -> float:
-    """The seconds of a training step of a model on this machine, about: the median of a few on drawn tokens."""
+def time_training_step(spec: Spec, optimizer: str, rows: int, lengths: tuple[int, int]) -> float:
+    """The seconds of a training step of a model on this machine: the median of a few, on drawn tokens.
+
+    `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell.
+    """
     refuse_oversized(spec, "auto")
-    core, rows = Transformer(spec), max(1, tokens // length)
-    core.to(parse_device("auto"))
-    ids = torch.randint(0, spec.vocabulary, (rows, length), device=core.embed.weight.device)
-    spent = list[float]()
+    core = Transformer(spec).to(parse_device("auto"))
+    updates, device = make_optimizer(core, Settings(steps=1, optimizer=optimizer)), core.embed.weight.device
+    source, target = (torch.randint(0, spec.vocabulary, (rows, max(1, length)), device=device) for length in lengths)
+    both, low, spent = bool(spec.encoder and spec.decoder), choose_precision(core) == "bf16", list[float]()
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()
-        made = core(ids, Inputs(source=ids) if spec.encoder and spec.decoder else Inputs(), mode="train")
-        torch.nn.functional.cross_entropy(made.logits.flatten(0, 1), ids.flatten()).backward()
-        core.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=low):
+            made = core(target if lengths[1] else source, Inputs(source=source) if both else Inputs(), mode="train")
+        if spec.head:
+            torch.nn.functional.cross_entropy(made.logits.flatten(0, 1).float(), target.flatten()).backward()
+        else:
+            made.hidden.float().square().mean().backward()
+        updates.step()
+        updates.zero_grad()
         spent.append(time.perf_counter() - start)
-    return 1.3 * statistics.median(spent[1:])  # the update of the weights besides
+    return statistics.median(spent[1:])
 
 
 def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
@@ -228,13 +240,18 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         return tuple(planner.choices)
     size, each = (1000, 4.0) if facts.kind == "token shards" else planner.choose_vocabulary()
     shape = planner.choose_model(each)
-    planner.choose_rate(shape.width, new=True)
+    optimizer = planner.choose_rate(shape.width, new=True)
 
     def time_step(tokens: int, rate: float) -> float:
-        weights = 24 * shape.layers * shape.width**2 + size * shape.width
+        labels, rows = facts.kind == "labels", max(1, facts.rows)
+        weights = 24 * shape.layers * shape.width**2 + (0 if labels else size * shape.width)
         if 6 * weights * tokens * rate < SURE:  # any machine makes so many steps a second
             return 0.0
-        return time_training_step(shape.spec(size), tokens, 32 if facts.kind == "pairs" else 64)
+        spec = replace(shape.spec(size), head=None) if labels else shape.spec(size)
+        source, target = ((facts.characters - facts.letters) / rows, facts.letters / rows)
+        lengths = (target, 0.0) if labels else (source, target) if facts.kind == "pairs" else (0.0, TYPICAL * each)
+        cut = tuple(min(spec.context or TYPICAL, math.ceil(n / each)) for n in lengths)
+        return time_training_step(spec, optimizer, max(1, tokens // max(1, cut[1] or cut[0])), cut)  # type: ignore[arg-type]
 
     planner.choose_length(each, time_step)
     return tuple(planner.choices)
