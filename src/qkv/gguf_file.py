@@ -5,9 +5,7 @@ The layout is that of ggml's docs/gguf.md, versions 2 and 3; the packing is that
 
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -267,26 +265,21 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[tuple[
     for (name, kind, tensor), place in zip(tensors, places, strict=False):
         shape = tuple(reversed(tensor.shape))
         head.append(write_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, KINDS[kind].number, place))
-    start, aside = b"".join(head), None
+    start, aside = b"".join(head), path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            aside = file.name
+        with aside.open("xb") as file:
             file.write(start + bytes(-len(start) % ALIGNMENT))
             for size, (_, kind, tensor) in zip(sizes, tensors, strict=True):
                 file.write(pack(kind, tensor).raw.tobytes() + bytes(-size % ALIGNMENT))
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(aside).chmod(0o666 & ~mask)
         os.replace(aside, path)
     except OSError as e:
         raise QkvError("{directory}: cannot be written ({reason}); what was there before is unchanged",
                        directory=path, reason=e.strerror or str(e)) from e
     finally:
-        with suppress(OSError, TypeError):
-            os.unlink(aside)  # type: ignore[arg-type]
+        aside.unlink(missing_ok=True)
 
 
 def write_text(text: str) -> bytes:

@@ -13,7 +13,7 @@ from qkv.checkpoints import gguf_out, model_dir, peft, sentence_transformers, st
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
-from qkv.devices import parse_dtype
+from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.gguf_file import is_gguf
 from qkv.messages import Message
@@ -93,7 +93,7 @@ class Model:
             said = gguf.describe_tokenizer(self.tokenizer, directory) if self.tokenizer else said
             ends = zip(("eos", "eot", "eom"), self.special.eos, strict=False)
             said |= {f"tokenizer.ggml.{key}_token_id": id for key, id in ends}
-            kind = dtype or self.core.embed.weight.dtype
+            kind = DTYPES.get(str(dtype), dtype) or self.core.embed.weight.dtype
             gguf_out.write_model(directory, self.core, self.config or {}, said, kind, pooling=self.pooling)
             return directory
         dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype

@@ -1,10 +1,9 @@
 """GGUF files as models: the metadata as the config that a family reads, and what GGUF calls its tensors."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,87 +13,54 @@ from qkv.gguf_file import GgufFile, open_gguf
 
 IGNORE = ["rope_freqs.weight", r"blk\.\d+\.attn_rot_embd", r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")  # of a turn, where no key names one
+ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings"}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """One of GGUF's: rows of its keys (behind its name) and the config's, rows of names, what the config says besides."""
-
-    family: str
-    keys: str
-    names: str
-    said: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def rows(self) -> Iterator[tuple[str, str]]:
-        """(GGUF's key, the config's) for each row."""
-        return ((ours, theirs) for ours, theirs in map(str.split, filter(None, self.keys.splitlines())))
-
-    @property
-    def rotary(self) -> bool:
-        """Whether positions are turned, not looked up."""
-        return "position_embd" not in self.names
-
-
 KEYS = """
-context_length                      max_position_embeddings
-embedding_length                    hidden_size
-block_count                         num_hidden_layers
-feed_forward_length                 intermediate_size
-attention.head_count                num_attention_heads
-"""
-LLAMA_KEYS = KEYS + """
-attention.head_count_kv             num_key_value_heads
-attention.layer_norm_rms_epsilon    rms_norm_eps
-attention.key_length                head_dim
-"""
+context_length                      max_position_embeddings     n_positions
+embedding_length                    hidden_size                 n_embd
+block_count                         num_hidden_layers           n_layer
+feed_forward_length                 intermediate_size           n_inner
+attention.head_count                num_attention_heads         n_head
+attention.layer_norm_epsilon        layer_norm_eps              layer_norm_epsilon
+attention.head_count_kv             num_key_value_heads         .
+attention.layer_norm_rms_epsilon    rms_norm_eps                .
+attention.key_length                head_dim                    .
+"""  # GGUF's, behind the architecture's name; a config's; GPT-2's
 NAMES = """
-embed                               token_embd
-layers.*.attn_in                    blk.*.attn_norm
-layers.*.attn.{v,out}               blk.*.{attn_v,attn_output}
-layers.*.ffn_in                     blk.*.ffn_norm
+{embed,positions,segments}          {token_embd,position_embd,token_types}
+{embed_norm,final_norm,head}        {token_embd_norm,output_norm,output}
+layers.*.{attn_in,attn_sum}         blk.*.{attn_norm,attn_output_norm}
+layers.*.{ffn_in,ffn_sum}           blk.*.{ffn_norm,layer_output_norm}
+layers.*.attn.{out,q_norm,k_norm}   blk.*.{attn_output,attn_q_norm,attn_k_norm}
 layers.*.ffn.{gate,up,down}         blk.*.{ffn_gate,ffn_up,ffn_down}
-final_norm                          output_norm
-head                                output
 """
-TURNED = NAMES + "layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}\n"
-ARCHITECTURES = {
-    "llama": Architecture("llama", LLAMA_KEYS, NAMES + "layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}  pairs\n",
-                          {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}),
-    "qwen2": Architecture("qwen2", LLAMA_KEYS, TURNED,
-                          {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}),
-    "qwen3": Architecture("qwen3", LLAMA_KEYS,
-                          TURNED + "layers.*.attn.{q_norm,k_norm}  blk.*.{attn_q_norm,attn_k_norm}\n",
-                          {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}),
-    "gpt2": Architecture("gpt2", """
-context_length                      n_positions
-embedding_length                    n_embd
-block_count                         n_layer
-feed_forward_length                 n_inner
-attention.head_count                n_head
-attention.layer_norm_epsilon        layer_norm_epsilon
-""", """
-embed                               token_embd
-positions                           position_embd
-layers.*.attn_in                    blk.*.attn_norm
-layers.*.attn.{q,k,v}               blk.*.attn_qkv      split
-layers.*.attn.out                   blk.*.attn_output
-layers.*.ffn_in                     blk.*.ffn_norm
-layers.*.ffn.{up,down}              blk.*.{ffn_up,ffn_down}
-final_norm                          output_norm
-head                                output
-""", {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}),
-    "bert": Architecture("bert", KEYS + "attention.layer_norm_epsilon  layer_norm_eps\n", """
-embed                               token_embd
-positions                           position_embd
-segments                            token_types
-embed_norm                          token_embd_norm
-layers.*.attn.{q,k,v,out}           blk.*.{attn_q,attn_k,attn_v,attn_output}
-layers.*.attn_sum                   blk.*.attn_output_norm
-layers.*.ffn.{up,down}              blk.*.{ffn_up,ffn_down}
-layers.*.ffn_sum                    blk.*.layer_output_norm
-""", {"architectures": ["BertModel"], "model_type": "bert"}),
+APART = "layers.*.attn.{q,k,v}  blk.*.{attn_q,attn_k,attn_v}\n"
+PAIRED = "layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}  pairs\nlayers.*.attn.v  blk.*.attn_v\n"
+
+
+class Architecture(NamedTuple):
+    """One of GGUF's: the model that its config names, the rows of names in which it differs, are positions turned."""
+
+    model: str
+    names: str
+    rotary: bool = True
+
+
+ARCHITECTURES = {  # by GGUF's name, which is the family's too
+    "llama": Architecture("LlamaForCausalLM", NAMES + PAIRED),
+    "qwen2": Architecture("Qwen2ForCausalLM", NAMES + APART),
+    "qwen3": Architecture("Qwen3ForCausalLM", NAMES + APART),
+    "gpt2": Architecture("GPT2LMHeadModel", NAMES + "layers.*.attn.{q,k,v}  blk.*.attn_qkv  split\n", rotary=False),
+    "bert": Architecture("BertModel", NAMES + APART, rotary=False),
 }
+
+
+def list_keys(name: str) -> dict[str, str]:
+    """GGUF's keys of an architecture, with those of its config."""
+    rows = map(str.split, KEYS.strip().splitlines())
+    return {ours: gpt2 if name == "gpt2" else usual for ours, usual, gpt2 in rows}
 
 
 def find_architecture(file: GgufFile) -> tuple[str, Architecture]:
@@ -148,10 +114,10 @@ def translate_metadata(
         raise QkvError("{path}: found {count} tensors and {name}.block_count {layers}, expected token_embd.weight and "
                        "tensors for each layer", path=path, count=len(shapes), name=name,
                        layers=own.get("block_count", 0))
-    config = dict(architecture.said)
-    config |= {theirs: own.pop(ours) for ours, theirs in architecture.rows() if ours in own}
+    config: dict[str, Any] = {"architectures": [architecture.model], "model_type": name}
+    config |= {theirs: own.pop(ours) for ours, theirs in list_keys(name).items() if ours in own}
     config["vocab_size"] = shapes["token_embd.weight"][0]
-    if architecture.family == "bert":
+    if name == "bert":
         config["type_vocab_size"] = shapes.get("token_types.weight", [0])[0]
     else:
         config["tie_word_embeddings"] = "output.weight" not in shapes
@@ -160,11 +126,9 @@ def translate_metadata(
         dim = config.setdefault("head_dim", width // heads if isinstance(heads, int) else 0)
         same = ("attention.value_length", "rope.dimension_count")
         own = {k: v for k, v in own.items() if k not in same or v != dim}
-        rope = {"rope_type": own.pop("rope.scaling.type", "none"), "rope_theta": own.pop("rope.freq_base", 10_000.0)}
-        keys = {"rope.scaling.factor": "factor",
-                "rope.scaling.original_context_length": "original_max_position_embeddings"}
-        config["rope_parameters"] = rope | {"rope_type": rope["rope_type"].replace("none", "default")} | {
-            theirs: own.pop(ours) for ours, theirs in keys.items() if ours in own}
+        kind, base = own.pop("rope.scaling.type", "none"), own.pop("rope.freq_base", 10_000.0)
+        config["rope_parameters"] = {"rope_type": "default" if kind == "none" else kind, "rope_theta": base}
+        config["rope_parameters"] |= {theirs: own.pop(ours) for ours, theirs in ROPE.items() if ours in own}
     known = ("vocab_size", "pooling_type", "attention.causal", "tensor_data_layout", "rope.scaling.finetuned")
     return config | {f"{name}.{key}": value for key, value in own.items() if key not in known}
 
@@ -188,13 +152,12 @@ def read_factors(found: Tensor, base: float, path: Path) -> dict[str, Any]:
 
 def read_special_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The special ids as a config has them; all that end a turn are ends."""
-    ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in
-           (("bos", "bos"), ("eos", "eos"), ("eot", "eot"), ("eom", "eom"), ("pad", "padding"))}
-    ends = [ids[role] for role in ("eos", "eot", "eom") if ids[role] is not None]
+    ids = {key: metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos", "eot", "eom", "padding")}
+    ends = [ids[key] for key in ("eos", "eot", "eom") if ids[key] is not None]
     if metadata.get("tokenizer.chat_template"):
         tokens = metadata.get("tokenizer.ggml.tokens") or []
         ends += [tokens.index(token) for token in ENDS if token in tokens]
     ends = list(dict.fromkeys(ends))
-    found = {"bos_token_id": ids["bos"], "pad_token_id": ids["pad"],
+    found = {"bos_token_id": ids["bos"], "pad_token_id": ids["padding"],
              "eos_token_id": ends if len(ends) > 1 else next(iter(ends), None)}
     return {key: value for key, value in found.items() if value is not None}

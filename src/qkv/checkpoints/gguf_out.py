@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoints import gguf, model_dir, name_table
-from qkv.checkpoints.sentence_transformers import GGUF_MODES, Pooling
+from qkv.checkpoints.sentence_transformers import GGUF_MODES, MODES, Pooling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.gguf_file import KINDS, write_gguf
@@ -38,7 +38,7 @@ def write_model(
     if name == "bert":
         own |= {"bert.attention.causal": False, "tokenizer.ggml.token_type_count": core.spec.stack.segments}
     if pooling:
-        states = {states: number for number, states in GGUF_MODES.items()}
+        states = {MODES[mode]: number for number, mode in GGUF_MODES.items()}
         if pooling.states not in states or pooling.prompt:
             raise QkvError("GGUF cannot say this pooling: found {states} with the prompt {prompt!r}, expected one of "
                            "{known} without a prompt", states=pooling.states, prompt=pooling.prompt,
@@ -65,32 +65,28 @@ def describe_core(
     """The first architecture that can say the spec, its metadata and the tensors by GGUF's names."""
     problems = dict[str, str]()
     for name, architecture in gguf.ARCHITECTURES.items():
-        config = model_dir.family_config(model_dir.modules()[architecture.family], core.spec)
+        config = model_dir.family_config(model_dir.modules()[name], core.spec)
         if isinstance(config, str):
             problems[name] = config
             continue
-        metadata = {f"{name}.{ours}": config[theirs] for ours, theirs in architecture.rows() if theirs in config}
-        tensors = name_table.export_tensors(core, architecture.names)
+        said = {ours: config[theirs] for ours, theirs in gguf.list_keys(name).items() if theirs in config}
+        said["vocab_size"], rope = core.spec.vocabulary, config.get("rope_parameters", {})
+        tensors, factors = name_table.export_tensors(core, architecture.names), dict[str, Any]()
         if architecture.rotary:
-            rope: dict[str, Any] = config["rope_parameters"]
-            metadata |= {f"{name}.rope.freq_base": rope["rope_theta"],
-                         f"{name}.rope.dimension_count": config["head_dim"],
-                         f"{name}.attention.value_length": config["head_dim"]}
-            if rope["rope_type"] == "llama3":
-                tensors["rope_freqs.weight"] = gguf.llama3_factors(
-                    config["head_dim"] // 2, rope["rope_theta"], rope["factor"]).float()
-            elif rope["rope_type"] != "default":
-                metadata |= {f"{name}.rope.scaling.type": rope["rope_type"],
-                             f"{name}.rope.scaling.factor": rope["factor"]}
-                if "original_max_position_embeddings" in rope:
-                    metadata[f"{name}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-        metadata[f"{name}.vocab_size"] = core.spec.vocabulary
-        shapes = {n: list(t.shape) for n, t in tensors.items()}
-        back = gguf.translate_metadata(metadata, shapes, name, architecture, path)
-        if "rope_freqs.weight" in tensors:
-            back["rope_parameters"] |= gguf.read_factors(tensors["rope_freqs.weight"], rope["rope_theta"], path)
-        back |= {k: v for k, v in config.items() if TRAINING.fullmatch(k)}
-        spec = model_dir.spec_from_config(back, path)
+            said |= {"rope.freq_base": rope["rope_theta"], "rope.dimension_count": config["head_dim"],
+                     "attention.value_length": config["head_dim"]}
+        if rope.get("rope_type") == "llama3":
+            half = config["head_dim"] // 2
+            tensors["rope_freqs.weight"] = gguf.llama3_factors(half, rope["rope_theta"], rope["factor"]).float()
+            factors = gguf.read_factors(tensors["rope_freqs.weight"], rope["rope_theta"], path)
+        elif rope.get("rope_type", "default") != "default":
+            said |= {"rope.scaling.type": rope["rope_type"]}
+            said |= {ours: rope[theirs] for ours, theirs in gguf.ROPE.items() if theirs in rope}
+        metadata = {f"{name}.{key}": value for key, value in said.items()}
+        back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, name, architecture, path)
+        if factors:
+            back["rope_parameters"] |= factors
+        spec = model_dir.spec_from_config(back | {k: v for k, v in config.items() if TRAINING.fullmatch(k)}, path)
         if spec == core.spec:
             return name, metadata, tensors
         problems[name] = model_dir.first_difference(core.spec, spec)

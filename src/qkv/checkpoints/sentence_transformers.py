@@ -17,7 +17,7 @@ MODES: dict[str, Pooled] = {
 }
 
 
-GGUF_MODES: dict[int, Pooled] = {1: "mean", 2: "first", 3: "last"}
+GGUF_MODES = {1: "mean_tokens", 2: "cls_token", 3: "lasttoken"}
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,17 @@ def read_gguf_pooling(metadata: Mapping[str, Any], path: Path) -> Pooling | None
     Raises:
         QkvError: a pooling of a kind that is not known.
     """
-    number = next((v for k, v in metadata.items() if k.endswith(".pooling_type")), 0)
-    if not number:
-        return None
-    if number not in GGUF_MODES:
+    number = next((value for key, value in metadata.items() if key.endswith(".pooling_type")), 0)
+    if number and number not in GGUF_MODES:
         raise QkvError("{path}: found the pooling {modes}{hint}, expected one of {known}", path=path, modes=number,
                        hint="", known=", ".join(map(str, GGUF_MODES)))
-    states = GGUF_MODES[number]
-    mode = {"first": "cls_token", "last": "lasttoken"}.get(states, f"{states}_tokens")
+    if not number:
+        return None
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+               for i, kind in enumerate(("Transformer", "Pooling", "Normalize"))]
     width = metadata.get(f"{metadata.get('general.architecture')}.embedding_length", 0)
-    kinds = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
-    modules = [{"idx": i, "name": str(i), "path": at, "type": f"sentence_transformers.models.{kind}"}
-               for i, (at, kind) in enumerate(kinds)]
-    said = {"word_embedding_dimension": width, f"pooling_mode_{mode}": True}
-    return Pooling(states, normalize=True, files={MODULES: modules, "1_Pooling/config.json": said})
+    said = {"word_embedding_dimension": width, f"pooling_mode_{GGUF_MODES[number]}": True}
+    return Pooling(MODES[GGUF_MODES[number]], files={MODULES: modules, "1_Pooling/config.json": said})
 
 
 def read_mode(config: Mapping[str, Any], path: Path) -> Pooled:

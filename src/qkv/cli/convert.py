@@ -34,8 +34,6 @@ def command(
     from qkv.adapt.group_heads import group_heads, groups_of
     from qkv.checkpoints.locate import locate
     from qkv.data.sources import read_document
-    from qkv.devices import DTYPES, parse_dtype
-    from qkv.gguf_file import is_gguf
     from qkv.model import Model
 
     groups = groups_of(attention) if attention else None
@@ -51,8 +49,7 @@ def command(
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
         model = Model(group_heads(model.core, groups), model.tokenizer, model.special, model.config)
-    packed = to_dtype if is_gguf(target) and to_dtype not in DTYPES else None
-    stored = packed or parse_dtype(to_dtype or "auto") or stored_dtype(locate(source, common.revision))
+    stored = to_dtype or stored_dtype(locate(source, common.revision))
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]

@@ -47,7 +47,7 @@ PRE: dict[str, tuple[str, ...]] = {  # what the first of these names cuts at, on
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
 }
 NAMED = {name: cuts for names, cuts in PRE.items() for name in names.split()}
-WHOLE = ("llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano glm4 glm5 tekken").split()
+WHOLE = ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "glm4", "glm5", "tekken"]
 COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")  # models whose own tokenizers compose characters first (NFC)
 PROBE = ("Hello, World's 1234567 DON'T  I'll\n\n\t x_y==z; naïve Ünïcode 中文，字符。日本語 한국어 🙂👩‍👩‍👧 e\u0301\u0344 ﬁ ½ "
          "foo(bar)[3]  \n  end ")
@@ -71,6 +71,8 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
     with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=path)):
         ids = {role: metadata.get(f"{KEY}{key}_token_id") for role, key in ROLES.items()}
         roles = {role: tokens[i] for role, i in ids.items() if i is not None and i < len(tokens)}
+        if kind == "bert":
+            roles = {"cls": roles.get("bos", "")} | {r: token for r, token in roles.items() if r != "bos"}
         backend = KINDS[kind](Vocabulary(metadata, path, tokens, types, roles))
         for add, typed in ((backend.add_special_tokens, (UNKNOWN, CONTROL)), (backend.add_tokens, (USER,))):
             add([AddedToken(t, normalized=False) for t, found in zip(tokens, types, strict=True) if found in typed])
@@ -152,7 +154,7 @@ def build_pieces(v: Vocabulary) -> tokenizers.Tokenizer:
 
 def build_wordpieces(v: Vocabulary) -> tokenizers.Tokenizer:
     """WordPieces in lower case; GGUF marks how words begin, where BERT marks how they go on."""
-    lacking = [role for role in ("unk", "sep", "cls") if role not in v.roles]
+    lacking = [role for role in ("unk", "sep", "cls") if not v.roles.get(role)]
     if lacking:
         raise unreadable(v.path, f"{ROLES[lacking[0]]}_token_id", "missing", "", f"0 … {len(v.tokens) - 1}")
     own = {t for t, kind in zip(v.tokens, v.types, strict=True) if kind != NORMAL or re.fullmatch(r"\[.+\]", t)}
@@ -191,7 +193,8 @@ def describe_tokenizer(tokenizer: "Tokenizer", path: Path) -> dict[str, Any]:
         found |= describe_pieces(backend, model, tokens, special)
     elif model["type"] == "WordPiece":
         marked = [t if t in special else t[2:] if t.startswith("##") else f"▁{t}" for t in tokens]
-        found |= {f"{KEY}model": "bert", f"{KEY}tokens": marked}
+        found |= {f"{KEY}model": "bert", f"{KEY}tokens": marked, f"{KEY}add_bos_token": True}
+        found[f"{KEY}bos_token_id"] = found.get(f"{KEY}cls_token_id", 0)  # llama.cpp begins texts by this name
     again = None
     if not tokenizer.files and tokenizer.sources is None and len(tokens) == max(names.values()) + 1:
         with suppress(QkvError):
