@@ -27,12 +27,12 @@ CHUNK = 1 << 11  # blocks that are unpacked at a time, so that they stay in the 
 Block = NDArray[Any]
 
 
-def half(b: Block, at: int) -> Block:
+def half_at(b: Block, at: int) -> Block:
     """The fp16 number at a byte of every block, as fp32 [n, 1]."""
     return b[:, at : at + 2].view(np.float16).astype(np.float32)
 
 
-def bits(b: Block, width: int, group: int) -> Block:
+def bits_of(b: Block, width: int, group: int) -> Block:
     """The numbers of `width` bits in bytes [n, m]: of each group of bytes all lowest bits come first."""
     shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
     return ((b.reshape(len(b), -1, 1, group) >> shifts) & np.uint8((1 << width) - 1)).reshape(len(b), -1)
@@ -45,9 +45,9 @@ def scale_groups(q: Block, scale: Block, low: Block | float = 0.0) -> Block:
 
 
 def unpack_q3_k(b: Block) -> Block:
-    scales = (bits(b[:, 96:104], 4, 8) | bits(b[:, 104:108], 2, 4) << 4).astype(np.float32) - 32
-    q = bits(b[:, 32:96], 2, 32).astype(np.float32) - 4 * (1 - bits(b[:, :32], 1, 32).astype(np.float32))
-    return scale_groups(q, half(b, 108) * scales)
+    scales = (bits_of(b[:, 96:104], 4, 8) | bits_of(b[:, 104:108], 2, 4) << 4).astype(np.float32) - 32
+    q = bits_of(b[:, 32:96], 2, 32).astype(np.float32) - 4 * (1 - bits_of(b[:, :32], 1, 32).astype(np.float32))
+    return scale_groups(q, half_at(b, 108) * scales)
 
 
 def unpack_k(b: Block, q: Block) -> Block:
@@ -55,7 +55,7 @@ def unpack_k(b: Block, q: Block) -> Block:
     scales, lows, both = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     d = np.concatenate([scales & 63, both & 15 | scales >> 2 & 48], axis=1).astype(np.float32)
     m = np.concatenate([lows & 63, both >> 4 | lows >> 2 & 48], axis=1).astype(np.float32)
-    return scale_groups(q, half(b, 0) * d, half(b, 2) * m)
+    return scale_groups(q, half_at(b, 0) * d, half_at(b, 2) * m)
 
 
 def pack_q8_0(x: Block) -> Block:
@@ -84,21 +84,21 @@ class Kind(NamedTuple):
 
 KINDS = {
     "F32": Kind(0, 1, 4, torch.float32), "F16": Kind(1, 1, 2, torch.float16), "BF16": Kind(30, 1, 2, torch.bfloat16),
-    "Q4_0": Kind(2, 32, 18, lambda b: (bits(b[:, 2:], 4, 16).astype(np.float32) - 8) * half(b, 0), pack_q4_0),
-    "Q4_1": Kind(3, 32, 20, lambda b: half(b, 0) * bits(b[:, 4:], 4, 16).astype(np.float32) + half(b, 2)),
-    "Q5_0": Kind(6, 32, 22, lambda b: half(b, 0) * (
-        (bits(b[:, 6:], 4, 16) | bits(b[:, 2:6], 1, 1) << 4).astype(np.float32) - 16)),
-    "Q5_1": Kind(7, 32, 24, lambda b: half(b, 0) * (
-        bits(b[:, 8:], 4, 16) | bits(b[:, 4:8], 1, 1) << 4).astype(np.float32) + half(b, 2)),
-    "Q8_0": Kind(8, 32, 34, lambda b: b[:, 2:].view(np.int8).astype(np.float32) * half(b, 0), pack_q8_0),
+    "Q4_0": Kind(2, 32, 18, lambda b: (bits_of(b[:, 2:], 4, 16).astype(np.float32) - 8) * half_at(b, 0), pack_q4_0),
+    "Q4_1": Kind(3, 32, 20, lambda b: half_at(b, 0) * bits_of(b[:, 4:], 4, 16).astype(np.float32) + half_at(b, 2)),
+    "Q5_0": Kind(6, 32, 22, lambda b: half_at(b, 0) * (
+        (bits_of(b[:, 6:], 4, 16) | bits_of(b[:, 2:6], 1, 1) << 4).astype(np.float32) - 16)),
+    "Q5_1": Kind(7, 32, 24, lambda b: half_at(b, 0) * (
+        bits_of(b[:, 8:], 4, 16) | bits_of(b[:, 4:8], 1, 1) << 4).astype(np.float32) + half_at(b, 2)),
+    "Q8_0": Kind(8, 32, 34, lambda b: b[:, 2:].view(np.int8).astype(np.float32) * half_at(b, 0), pack_q8_0),
     "Q2_K": Kind(10, 256, 84, lambda b: scale_groups(
-        bits(b[:, 16:80], 2, 32), half(b, 80) * (b[:, :16] & 15), half(b, 82) * (b[:, :16] >> 4))),
+        bits_of(b[:, 16:80], 2, 32), half_at(b, 80) * (b[:, :16] & 15), half_at(b, 82) * (b[:, :16] >> 4))),
     "Q3_K": Kind(11, 256, 110, unpack_q3_k),
-    "Q4_K": Kind(12, 256, 144, lambda b: unpack_k(b, bits(b[:, 16:], 4, 32))),
-    "Q5_K": Kind(13, 256, 176, lambda b: unpack_k(b, bits(b[:, 48:], 4, 32) | bits(b[:, 16:48], 1, 32) << 4)),
+    "Q4_K": Kind(12, 256, 144, lambda b: unpack_k(b, bits_of(b[:, 16:], 4, 32))),
+    "Q5_K": Kind(13, 256, 176, lambda b: unpack_k(b, bits_of(b[:, 48:], 4, 32) | bits_of(b[:, 16:48], 1, 32) << 4)),
     "Q6_K": Kind(14, 256, 210, lambda b: scale_groups(
-        (bits(b[:, :128], 4, 64) | bits(b[:, 128:192], 2, 32) << 4).astype(np.float32) - 32,
-        half(b, 208) * b[:, 192:208].view(np.int8).astype(np.float32))),
+        (bits_of(b[:, :128], 4, 64) | bits_of(b[:, 128:192], 2, 32) << 4).astype(np.float32) - 32,
+        half_at(b, 208) * b[:, 192:208].view(np.int8).astype(np.float32))),
 }
 NUMBERS = {kind.number: name for name, kind in KINDS.items()}
 
@@ -164,15 +164,15 @@ def open_gguf(path: Path) -> GgufFile:
 @lru_cache(maxsize=1)
 def parse_file(path: Path, _changed: int, size: int) -> GgufFile:
     """What `open_gguf` gives for a file of that time and size."""
-    data = np.memmap(path, np.uint8, "c") if size else np.empty(0, np.uint8)
+    data: Any = np.memmap(path, np.uint8, "c") if size else np.empty(0, np.uint8)
     reader = Reader(path, memoryview(data))
     if bytes(data[:4]) != MAGIC:
         raise reader.error(Message("it begins with {found!r}, expected {magic!r}", found=bytes(data[:4]), magic=MAGIC))
-    version, tensors, keys = reader.read("I", 4), reader.read("Q"), reader.read("Q")
+    version, tensors, keys = reader.take("I", 4), reader.take("Q"), reader.take("Q")
     if version not in (2, 3):
         raise reader.error(Message("its version is {version}, expected 2 or 3, low byte first", version=version))
     reader.check_count(keys, 12)
-    metadata = {reader.read_text(): reader.read_value(reader.read("I")) for _ in range(keys)}
+    metadata = {reader.read_text(): reader.read_value(reader.take("I")) for _ in range(keys)}
     reader.check_count(tensors, 24)
     rows = [reader.read_row() for _ in range(tensors)]
     start = -reader.at % int(metadata.get("general.alignment") or ALIGNMENT) + reader.at
@@ -208,7 +208,7 @@ class Reader:
             raise self.error(Message("it ends at byte {size}, and {count} values were to come at byte {at}",
                                      size=len(self.data), count=count, at=self.at))
 
-    def read(self, code: str, at: int | None = None) -> Any:
+    def take(self, code: str, at: int | None = None) -> Any:
         self.at = self.at if at is None else at
         self.check_count(1, struct.calcsize(f"<{code}"))
         (value,) = struct.unpack_from(f"<{code}", self.data, self.at)
@@ -216,7 +216,7 @@ class Reader:
         return value
 
     def read_text(self) -> str:
-        size = self.read("Q")
+        size = self.take("Q")
         self.check_count(size, 1)
         self.at += size
         try:
@@ -229,10 +229,10 @@ class Reader:
         if kind == STRING:
             return self.read_text()
         if kind == FLOAT32:
-            return float(str(np.float32(self.read("f"))))
+            return float(str(np.float32(self.take("f"))))
         if kind in SCALARS:
-            return self.read(SCALARS[kind])
-        of, count = (self.read("I"), self.read("Q")) if kind == ARRAY else (ARRAY, 0)
+            return self.take(SCALARS[kind])
+        of, count = (self.take("I"), self.take("Q")) if kind == ARRAY else (ARRAY, 0)
         if of == STRING:
             self.check_count(count, 8)
             return [self.read_text() for _ in range(count)]
@@ -245,11 +245,11 @@ class Reader:
 
     def read_row(self) -> tuple[str, tuple[int, ...], int, int]:
         """A row of the table of tensors: name, shape, number of the kind, and where it begins."""
-        name, axes = self.read_text(), self.read("I")
+        name, axes = self.read_text(), self.take("I")
         if not 1 <= axes <= 4:
             raise self.error(Message("the tensor {name} has {axes} axes, expected 1 to 4", name=name, axes=axes))
-        shape = tuple(reversed([self.read("Q") for _ in range(axes)]))
-        return name, shape, self.read("I"), self.read("Q")
+        shape = tuple(reversed([self.take("Q") for _ in range(axes)]))
+        return name, shape, self.take("I"), self.take("Q")
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[tuple[str, str, Tensor]]) -> None:

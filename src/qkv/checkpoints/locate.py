@@ -1,4 +1,4 @@
-"""The directory (or .gguf file) of a model: a path, a bundled name, or a hub id whose files are downloaded (or cached already)."""
+"""The directory (or .gguf file) of a model: a path, a bundled name, or a hub id, downloaded or cached already."""
 
 import os
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from qkv.checkpoints import gguf, name_table, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
-from qkv.families import Config, modules
+from qkv.families import Config, example_config, modules
 from qkv.gguf_file import is_gguf
 from qkv.spec import Spec, as_json, from_json
 
@@ -81,9 +81,7 @@ def read_spec(directory: Path) -> tuple[Spec, dict[str, Any]]:
 @cache
 def number_keys(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
-    module = modules()[family.rpartition(".")[2]]
-    size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
+    said = example_config(family.rpartition(".")[2])
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 

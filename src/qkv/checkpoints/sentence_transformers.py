@@ -73,8 +73,9 @@ def read_gguf_pooling(metadata: Mapping[str, Any], path: Path) -> Pooling | None
                        hint="", known=", ".join(map(str, GGUF_MODES)))
     if not number:
         return None
-    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
-               for i, kind in enumerate(("Transformer", "Pooling", "Normalize"))]
+    kinds, package = ("Transformer", "Pooling", "Normalize"), "sentence_transformers.models"
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+               for i, kind in enumerate(kinds)]
     width = metadata.get(f"{metadata.get('general.architecture')}.embedding_length", 0)
     said = {"word_embedding_dimension": width, f"pooling_mode_{GGUF_MODES[number]}": True}
     return Pooling(MODES[GGUF_MODES[number]], files={MODULES: modules, "1_Pooling/config.json": said})

@@ -1,4 +1,7 @@
-"""The tokenizer in a GGUF file's metadata, and a tokenizer as such metadata: cut as llama.cpp's llama-vocab.cpp cuts."""
+"""The tokenizer in a GGUF file's metadata, and a tokenizer as such metadata; texts are cut as llama.cpp cuts them.
+
+Where its names come from: llama-vocab.cpp.
+"""
 
 import base64
 import json
@@ -10,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 from qkv.tokenizers import backends, sentencepiece
 from qkv.tokenizers.backends import FoundTokenizer, guard_panics
-from qkv.tokenizers.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER
+from qkv.tokenizers.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
 
 if TYPE_CHECKING:
     from qkv.tokenizers.tokenizer import Tokenizer
@@ -37,20 +40,17 @@ PRE: dict[str, tuple[str, ...]] = {  # what the first of these names cuts at, on
     "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 megrez hunyuan solar-open grok-2": (backends.QWEN2,),
     "smaug-bpe dbrx chatglm-bpe": (GPT4,),
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano glm4 glm5": (GPT4,),
-    "qwen35": (backends.QWEN2.replace(r"]?\p{L}+", r"]?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}", r"[^\s\p{L}\p{M}\p{N}"),),
     "tekken": (CASED.replace("END", "").replace("NUMBER", DIGIT),),
     "gpt-4o llama4 kanana2": (CASED.replace("END", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?").replace("NUMBER", DIGITS),),
-    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", DIGIT),
-    "deepseek-v3 hunyuan-dense joyai-llm": (
-        DIGITS, "[一-龥぀-ゟ゠-ヿ]+", r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?"
-        r"[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    "deepseek-coder": (
+        r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+", DIGIT),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
 }
 NAMED = {name: cuts for names, cuts in PRE.items() for name in names.split()}
-WHOLE = ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "glm4", "glm5", "tekken"]
-COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")  # models whose own tokenizers compose characters first (NFC)
-PROBE = ("Hello, World's 1234567 DON'T  I'll\n\n\t x_y==z; naïve Ünïcode 中文，字符。日本語 한국어 🙂👩‍👩‍👧 e\u0301\u0344 ﬁ ½ "
-         "foo(bar)[3]  \n  end ")
+WHOLE = ("tekken", *next(names for names in PRE if "llama3" in names).split())  # a piece that is a token stays whole
+COMPOSED = ("qwen2", "deepseek-r1-qwen")  # models whose own tokenizers compose characters first (NFC)
+PROBE = ("Hello, World's 1234567 DON'T  I'll\n\n\t x_y==z; naïve Ünïcode 中文，字符。日本語 한국어 🙂👩‍👩‍👧 e\u0301 "
+         "\u0344 ﬁ ½ foo(bar)[3]  \n  end ")
 
 
 def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokenizer, dict[str, Any]] | None:
@@ -81,11 +81,11 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
         if kind != "bert":
             wanted = [roles.get(role) if use else None for role, use in (("bos", begin), ("eos", end))]
             backend.post_processor = backends.template(*((t, tokens.index(t)) if t else None for t in wanted))
-    named = {name: metadata.get(f"tokenizer.chat_template.{name}") for name in metadata.get("tokenizer.chat_templates", ())}
-    templates = {"default": metadata.get("tokenizer.chat_template"), **named}
-    rows = [{"name": name, "template": text} for name, text in templates.items() if text]
-    config = {} if not rows else {"chat_template": rows if list(templates) != ["default"] else rows[0]["template"]}
-    return FoundTokenizer(backend, roles), config
+    more = [n for n in metadata.get("tokenizer.chat_templates", ()) if f"tokenizer.chat_template.{n}" in metadata]
+    rows = [{"name": name, "template": metadata[f"tokenizer.chat_template.{name}"]} for name in more]
+    one = metadata.get("tokenizer.chat_template")
+    template = [{"name": "default", "template": one}, *rows] if one and rows else one or rows
+    return FoundTokenizer(backend, roles), {"chat_template": template} if template else {}
 
 
 def unreadable(path: Path, key: str, found: object, hint: object, expected: str) -> QkvError:
@@ -154,24 +154,19 @@ def build_pieces(v: Vocabulary) -> tokenizers.Tokenizer:
 
 def build_wordpieces(v: Vocabulary) -> tokenizers.Tokenizer:
     """WordPieces in lower case; GGUF marks how words begin, where BERT marks how they go on."""
-    lacking = [role for role in ("unk", "sep", "cls") if not v.roles.get(role)]
+    lacking = [ROLES[role] for role in ("unk", "sep", "cls") if not v.roles.get(role)]
     if lacking:
-        raise unreadable(v.path, f"{ROLES[lacking[0]]}_token_id", "missing", "", f"0 … {len(v.tokens) - 1}")
+        raise unreadable(v.path, f"{lacking[0]}_token_id", "missing", "", f"0 … {len(v.tokens) - 1}")
     own = {t for t, kind in zip(v.tokens, v.types, strict=True) if kind != NORMAL or re.fullmatch(r"\[.+\]", t)}
     names = {t if t in own else t[1:] if t[0] == "▁" else f"##{t}": i for i, t in enumerate(v.tokens)}
-    backend = tokenizers.Tokenizer(models.WordPiece(names, unk_token=v.roles["unk"], max_input_chars_per_word=100))
-    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    sep, cls = ((v.roles[role], names[v.roles[role]]) for role in ("sep", "cls"))
-    backend.post_processor = processors.BertProcessing(sep, cls)
-    return backend
+    return backends.build_word_pieces(names, v.roles, {})
 
 
 KINDS = {"gpt2": build_bpe, "llama": build_pieces, "t5": build_pieces, "bert": build_wordpieces}
 
 
-def describe_tokenizer(tokenizer: "Tokenizer", path: Path) -> dict[str, Any]:
-    """A tokenizer as metadata, read back and tried before it is believed.
+def describe_tokenizer(tokenizer: "Tokenizer", size: int, path: Path) -> dict[str, Any]:
+    """A tokenizer as metadata of `size` tokens, read back and tried before it is believed.
 
     Raises:
         QkvError: GGUF cannot say it, so that llama.cpp would cut texts otherwise.
@@ -179,8 +174,10 @@ def describe_tokenizer(tokenizer: "Tokenizer", path: Path) -> dict[str, Any]:
     backend = tokenizer.backend
     state: dict[str, Any] = json.loads(backend.to_str())
     model, names = state["model"], backend.get_vocab()
-    tokens = sorted(names, key=names.__getitem__)
-    special = {t.content: CONTROL if t.special else USER for t in backend.get_added_tokens_decoder().values()}
+    known = {i: token for token, i in names.items()}
+    tokens = [known.get(i, f"[PAD{i}]") for i in range(size)]  # llama.cpp wants one for every row of the embedding
+    special = {token: UNUSED for token in tokens if token not in names}
+    special |= {t.content: CONTROL if t.special else USER for t in backend.get_added_tokens_decoder().values()}
     found = {f"{KEY}{ROLES[role]}_token_id": names[token] for role, token in tokenizer.roles.items()}
     found |= {f"{KEY}tokens": tokens, f"{KEY}token_type": [special.get(t, NORMAL) for t in tokens]}
     spelling, before = tokenizer.spelling, tokenizer.encode("")
@@ -196,19 +193,17 @@ def describe_tokenizer(tokenizer: "Tokenizer", path: Path) -> dict[str, Any]:
         found |= {f"{KEY}model": "bert", f"{KEY}tokens": marked, f"{KEY}add_bos_token": True}
         found[f"{KEY}bos_token_id"] = found.get(f"{KEY}cls_token_id", 0)  # llama.cpp begins texts by this name
     again = None
-    if not tokenizer.files and tokenizer.sources is None and len(tokens) == max(names.values()) + 1:
+    if not tokenizer.files and tokenizer.sources is None:
         with suppress(QkvError):
             again = read_tokenizer(found, path)
     if again is None or again[0].backend.encode(PROBE).ids != tokenizer.encode(PROBE):
         raise QkvError("GGUF cannot say how this tokenizer ({kind}) cuts texts; llama.cpp would cut them otherwise",
                        kind=model["type"])
-    template = tokenizer.config.get("chat_template")
-    if isinstance(template, str):
-        return found | {"tokenizer.chat_template": template}
-    named = {row["name"]: row["template"] for row in template or ()}
-    more = {f"tokenizer.chat_template.{name}": text for name, text in named.items() if name != "default"}
-    listed = {"tokenizer.chat_templates": [n for n in named if n != "default"]} if more else {}
-    return found | more | listed | ({"tokenizer.chat_template": named["default"]} if "default" in named else {})
+    template = tokenizer.config.get("chat_template") or ()
+    rows = [{"name": "default", "template": template}] if isinstance(template, str) else template
+    found |= {f"tokenizer.chat_template.{row['name']}".removesuffix(".default"): row["template"] for row in rows}
+    more = [row["name"] for row in rows if row["name"] != "default"]
+    return found | ({"tokenizer.chat_templates": more} if more else {})
 
 
 def find_pre(backend: tokenizers.Tokenizer, *, whole: bool) -> str:
@@ -228,7 +223,8 @@ def describe_pieces(
     steps = json.dumps(json.loads(backend.to_str())["normalizer"])
     charsmap = re.search(r'"precompiled_charsmap": "([^"]*)"', steps)
     unknown = model["unk_token"] if model["type"] == "BPE" else tokens[model["unk_id"]]
-    kinds = {unknown: UNKNOWN} | {t: BYTE for t in tokens if re.fullmatch("<0x[0-9A-F]{2}>", t) and model["byte_fallback"]}
+    kinds = {t: BYTE for t in tokens if model["byte_fallback"] and re.fullmatch("<0x[0-9A-F]{2}>", t)}
+    kinds[unknown] = UNKNOWN
     if model["type"] == "BPE":
         ranks = {"".join(m if isinstance(m, list) else m.split(" ")): -float(i)
                  for i, m in reversed(list(enumerate(model["merges"])))}
