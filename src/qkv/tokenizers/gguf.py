@@ -67,7 +67,7 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
     tokens = metadata.get(f"{KEY}tokens") or []
     types = metadata.get(f"{KEY}token_type") or [NORMAL] * len(tokens)
     if not tokens or len(types) != len(tokens) or len(set(tokens)) != len(tokens):
-        raise unreadable(path, "tokens", len(tokens), "", f"{len(types)}, each once")
+        raise unreadable(path, "tokens", len(tokens), "", Message("{count} different ones", count=len(types)))
     with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=path)):
         ids = {role: metadata.get(f"{KEY}{key}_token_id") for role, key in ROLES.items()}
         roles = {role: tokens[i] for role, i in ids.items() if i is not None and i < len(tokens)}
@@ -108,13 +108,13 @@ class Vocabulary:
         """A value that the file must have for its tokenizer."""
         value = self.metadata.get(KEY + key)
         if not value:
-            raise unreadable(self.path, key, "missing", "", expected)
+            raise unreadable(self.path, key, Message("missing"), "", expected)
         return value
 
 
 def build_bpe(v: Vocabulary) -> tokenizers.Tokenizer:
     """Byte-level BPE, whose way to cut texts first has a name of GGUF's."""
-    merges, pre = v.need("merges", "pairs of tokens"), str(v.need("pre", ", ".join(NAMED)))
+    merges, pre = v.need("merges", Message("pairs of tokens")), str(v.need("pre", ", ".join(NAMED)))
     if pre not in NAMED:
         raise unreadable(v.path, "pre", repr(pre), nearest(pre, NAMED), ", ".join(NAMED))
     names = {token: i for i, token in enumerate(v.tokens)}
@@ -138,7 +138,7 @@ def build_pieces(v: Vocabulary) -> tokenizers.Tokenizer:
     if "unk" in v.roles:
         types[v.tokens.index(v.roles["unk"])] = UNKNOWN
     if UNKNOWN not in types:
-        raise unreadable(v.path, "token_type", "without an unknown token", "", str(UNKNOWN))
+        raise unreadable(v.path, "token_type", Message("without an unknown token"), "", str(UNKNOWN))
     scores = v.need("scores", Message("a number for each token"))
     if len(scores) != len(v.tokens):
         raise unreadable(v.path, "scores", len(scores), "", str(len(v.tokens)))
@@ -156,7 +156,7 @@ def build_wordpieces(v: Vocabulary) -> tokenizers.Tokenizer:
     """WordPieces in lower case; GGUF marks how words begin, where BERT marks how they go on."""
     lacking = [ROLES[role] for role in ("unk", "sep", "cls") if not v.roles.get(role)]
     if lacking:
-        raise unreadable(v.path, f"{lacking[0]}_token_id", "missing", "", f"0 … {len(v.tokens) - 1}")
+        raise unreadable(v.path, f"{lacking[0]}_token_id", Message("missing"), "", f"0 … {len(v.tokens) - 1}")
     own = {t for t, kind in zip(v.tokens, v.types, strict=True) if kind != NORMAL or re.fullmatch(r"\[.+\]", t)}
     names = {t if t in own else t[1:] if t[0] == "▁" else f"##{t}": i for i, t in enumerate(v.tokens)}
     return backends.build_word_pieces(names, v.roles, {})
