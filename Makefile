@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check isa bench size nightly clean
+.PHONY: help demo test check isa bench size nightly real clean
 
 help:
 	@echo "make demo      train the 2017 Transformer on the bundled corpus, translate, look inside (ARGS=… for qkv demo)"
@@ -11,6 +11,7 @@ help:
 	@echo "make check     ruff, types, floors, size: under 40 seconds"
 	@echo "make isa       every test under each instruction set that this processor has (AVX-512, AVX2, none)"
 	@echo "make nightly   every test, the long ones too, on freshly drawn examples"
+	@echo "make real      tests on released models, fetched once into QKV_REAL (default: ~/.cache/qkv/real)"
 	@echo "make bench     the benchmarks and how to run each"
 	@echo "make size      lines per floor against the budget"
 	@echo "make clean     remove .venv and caches (never your runs)"
@@ -32,6 +33,9 @@ test: .venv/dev.stamp
 
 nightly: .venv/dev.stamp
 	QKV_EXAMPLES=fresh $(BIN)/python -m pytest -q -m "nightly or not nightly" --timeout=7200 $(ARGS)
+
+real: .venv/dev.stamp
+	QKV_REAL=$${QKV_REAL:-$$HOME/.cache/qkv/real} $(BIN)/python -m pytest -q tests/real --timeout=1800 $(ARGS)
 
 isa: .venv/dev.stamp
 	$(BIN)/python tools/isa.py $(ARGS)

@@ -26,16 +26,16 @@ BUDGETS = {
 }
 PACKAGES = {  # what each package has today, in lines of code
     "spec": 247, "messages": 58, "errors": 16, "options": 125, "paths": 10, "files": 150, "core": 966,
-    "families": 1295, "checkpoints": 758, "tokenizers": 1018, "data": 2353, "adapt": 236, "sampling": 100,
+    "gguf_file": 220, "families": 1309, "checkpoints": 986, "tokenizers": 1217, "data": 2353, "adapt": 236, "sampling": 100,
     "cost": 185, "devices": 47, "plots": 479, "baselines": 223, "chat": 344, "generation": 549, "lens": 2148,
-    "specialize": 1479, "tasks": 1034, "model": 129, "hub": 153, "training": 5550, "explore": 2311, "labs": 3544,
-    "cli": 2608, "__init__": 24, "__main__": 3,
+    "specialize": 1479, "tasks": 1034, "model": 141, "hub": 153, "training": 5550, "explore": 2311, "labs": 3544,
+    "cli": 2610, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
     0: ("spec", "messages", "errors", "options", "paths", "files"),
-    1: ("core", "families"),
+    1: ("core", "families", "gguf_file"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "specialize"),
     4: ("tasks", "model", "hub"),

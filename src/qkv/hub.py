@@ -148,7 +148,7 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
             raise
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
             return spec_of(peft.base_of_adapter(directory))
-        return model_dir.spec_from_config(storage.read_json(directory / "config.json"), directory / "config.json")
+        return model_dir.read_spec(directory)[0]
     return model_dir.spec_from_config(config, name)
 
 
@@ -179,7 +179,7 @@ def checkpoint_names(name: str | Path | Model) -> str:
         directory = locate(name, wanted=("config.json", peft.CONFIG))
         if (directory / peft.CONFIG).is_file() and not (directory / "config.json").is_file():
             return checkpoint_names(peft.base_of_adapter(directory))
-        config = storage.read_json(directory / "config.json")
+        config = model_dir.read_config(directory)
     if config is None or config["model_type"] in model_dir.OWN:
         return ""
     return str(model_dir.family_of_config(config, name).NAMES)

@@ -9,15 +9,18 @@ from torch import Tensor
 
 from qkv.adapt import lora
 from qkv.chat.template import Turn
-from qkv.checkpoints import model_dir, peft, sentence_transformers, storage
+from qkv.checkpoints import gguf_out, model_dir, peft, sentence_transformers, storage
 from qkv.core.dropout import Drop, no_dropout
 from qkv.core.model import Output, Transformer
 from qkv.core.step import Inputs
+from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.files import replace_dir
+from qkv.gguf_file import is_gguf
 from qkv.messages import Message
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
 from qkv.tasks.types import Prompt, Result, SpecialTokens, as_ids
+from qkv.tokenizers import gguf
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -73,8 +76,10 @@ class Model:
             raise QkvError("this model has one stack: call it with ids (and padding=)")
         return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
 
-    def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | None = None) -> Path:
+    def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | str | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.
+
+        A name that ends in .gguf is written as one file for llama.cpp, where `dtype` may also be "q8_0" or "q4_0".
 
         The config that was loaded is kept; else the family that can say the spec, else type `qkv` with the spec in it.
 
@@ -84,6 +89,15 @@ class Model:
         if not str(directory):
             raise QkvError("save: the name of the directory is empty")
         directory = Path(directory)
+        if is_gguf(directory):
+            said = (gguf.describe_tokenizer(self.tokenizer, self.spec.vocabulary, directory) if self.tokenizer
+                    else {"tokenizer.ggml.model": "none"})
+            ends = zip(("eos", "eot", "eom"), self.special.eos, strict=False)
+            said |= {f"tokenizer.ggml.{key}_token_id": number for key, number in ends}
+            kind = DTYPES.get(str(dtype), dtype) or self.core.embed.weight.dtype
+            gguf_out.write_model(directory, self.core, self.config or {}, said, kind, pooling=self.pooling)
+            return directory
+        dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
         with replace_dir(directory) as aside:
             config = self.config or {}
             names = {key: config[key] for key in ("id2label", "label2id") if self.spec.labels and key in config}
@@ -248,7 +262,7 @@ def save_adapters(directory: Path, model: Model) -> None:
     parts = {name: (m.a, m.b, m.scale) for name, m in lora.find_adapters(model.core).items()}
     inside = {f"{name}.{side}" for name in parts for side in "ab"}
     also = [n for n, p in model.core.named_parameters() if p.requires_grad and n not in inside]
-    base = str(Path(model.base).resolve()) if Path(model.base).is_dir() else model.base
+    base = str(Path(model.base).resolve()) if Path(model.base).exists() else model.base
     peft.write_adapters(directory, model.core, model.config or {}, parts, base=base, also=also)
     if model.spec.labels:
         storage.write_json(directory / "config.json", model.config or {})

@@ -1,4 +1,4 @@
-"""The directory of a model: a path, a bundled name, or a hub id whose files are downloaded (or cached already)."""
+"""The directory (or .gguf file) of a model: a path, a bundled name, or a hub id, downloaded or cached already."""
 
 import os
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qkv import paths
 from qkv.errors import QkvError, nearest
+from qkv.gguf_file import is_gguf
 from qkv.messages import Message
 
 ADAPTER = "adapter_config.json"  # beside the adapters of a model that lies elsewhere
@@ -40,8 +41,13 @@ def find_local(name: str | Path) -> Path | None:
                        "run?", path=path, here=here)
     if str(name) in known:
         return paths.bundled_dir() / str(name)
+    if path.is_file() and is_gguf(path):
+        return path
     if path.is_file():
-        raise QkvError("{path}: is a file, expected the directory of a model", path=path)
+        raise QkvError("{path}: is a file, expected the directory of a model, or a .gguf file", path=path)
+    if is_gguf(path):
+        beside = [p.name for p in path.parent.glob("*.gguf")]
+        raise QkvError("{path}: no such file{hint}", path=path, hint=nearest(path.name, beside))
     if str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or (os.sep != "/" and os.sep in str(name)):
         raise QkvError("{name}: no such directory (bundled models: {known})", name=name,
                        known=", ".join(known) or Message("none"))

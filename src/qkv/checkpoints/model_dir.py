@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from qkv.baselines.lstm import LSTMSpec, build_core
-from qkv.checkpoints import name_table, storage
+from qkv.checkpoints import gguf, name_table, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
-from qkv.families import Config, modules
+from qkv.families import Config, example_config, modules
+from qkv.gguf_file import is_gguf
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
@@ -66,12 +67,21 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     return spec
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    """The config of a model's directory, or that which a GGUF file's metadata mean."""
+    return gguf.read_config(directory) if is_gguf(directory) else storage.read_json(directory / "config.json")
+
+
+def read_spec(directory: Path) -> tuple[Spec, dict[str, Any]]:
+    """The spec of a model's directory (or GGUF file), with its config."""
+    config = read_config(directory)
+    return spec_from_config(config, directory if is_gguf(directory) else directory / "config.json"), config
+
+
 @cache
 def number_keys(family: str) -> dict[str, bool]:
     """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
-    module = modules()[family.rpartition(".")[2]]
-    size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
+    said = example_config(family.rpartition(".")[2])
     return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
 
 
@@ -95,20 +105,19 @@ def load_core(
 
     None means: the stored numbers' own type, but fp32 on a CPU for models up to 200M parameters, bf16 for fp16 beyond.
     """
-    config = storage.read_json(directory / "config.json")
-    spec = spec_from_config(config, directory / "config.json")
+    spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
     tensors, known = storage.open_tensors(directory), storage.read_shapes(directory)
     with build_on_meta():
         core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
-    stored = next(iter(tensors.values()))().dtype
+    stored = storage.stored_dtype(directory) or torch.bfloat16
     if dtype is None:
         dtype = stored
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
-    names, ignore = read_names(core, config)
+    names, ignore = gguf.read_names(directory) if is_gguf(directory) else read_names(core, config)
     try:
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}

@@ -5,7 +5,7 @@
 Ours left, theirs right. `*` is a layer, `{a,b}` a list in step with the other side's, `[x.]` an optional prefix, `|` an
 alternative spelling (the first is written). A row that ends in .weight or .bias names tensors. Ops: `flip` transposes,
 `split` cuts one tensor into ours, `row` strips a leading 1, `stack` lays theirs, one for each expert `#`, on a pile.
-`weave`, before `split`, sorts rows that stand by head and then by q, k, v.
+`weave`, before `split`, sorts rows that stand by head and then by q, k, v; `pairs` rows that turn two by two in halves.
 `with:x` and `without:x` say that the row is for cores that have, or lack, a module x.
 """
 
@@ -29,7 +29,7 @@ class Slot(NamedTuple):
     ours: dict[str, Tensor]
     theirs: tuple[str, ...]
     ops: tuple[str, ...]
-    heads: int = 1  # how many a `weave` runs through
+    heads: int = 1  # how many a `weave` or `pairs` runs through
 
 
 def named_tensors(core: nn.Module) -> dict[str, Tensor]:
@@ -66,12 +66,14 @@ def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot
     found, spec = list[Slot](), getattr(core, "spec", None)
     ours = core if isinstance(core, Mapping) else named_tensors(core)
     for group, spellings, ops in read_table(names, ours):
-        heads: Any = spec.stack.blocks[0].attn.heads if spec and "weave" in ops else 1
+        attn: Any = spec.stack.blocks[0].attn if spec and {"weave", "pairs"} & set(ops) else None
         for suffix in ("",) if group[0] in ours or group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
             pattern = re.compile(re.escape(group[0] + suffix).replace(r"\*", r"(\d+)"))
             for layers in (match.groups() for match in map(pattern.fullmatch, ours) if match):
                 mine, theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
                                 for side in (group, spellings))
+                heads = (1 if attn is None else attn.heads if "weave" in ops
+                         else ours[mine[0]].shape[0] // attn.head_dim)
                 found.append(Slot({name: ours[name] for name in mine}, tuple(theirs), ops, heads))
     return found
 
@@ -87,6 +89,8 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
         theirs = theirs.reshape(theirs.shape[-1])
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
+    if "pairs" in slot.ops and theirs.shape == next(iter(slot.ours.values())).shape:
+        theirs = theirs.unflatten(0, (slot.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
     if "split" not in slot.ops:
         return [theirs]
     sizes = [own.shape[0] for own in slot.ours.values()]
@@ -103,6 +107,8 @@ def convert_out(ours: list[Tensor], slot: Slot) -> Tensor:
     theirs = torch.cat(ours) if "split" in slot.ops else ours[0]
     if "weave" in slot.ops:
         theirs = theirs.unflatten(0, (len(ours), slot.heads, -1)).transpose(0, 1).flatten(0, 2)
+    if "pairs" in slot.ops:
+        theirs = theirs.unflatten(0, (slot.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
     if "row" in slot.ops:

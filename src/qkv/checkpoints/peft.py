@@ -122,7 +122,7 @@ def base_of_adapter(directory: Path) -> str:
         raise QkvError("{directory}: names no base_model_name_or_path, the model that the adapter is for",
                        directory=directory / CONFIG)
     beside = directory / base
-    return str(beside) if not Path(base).is_dir() and beside.is_dir() else base
+    return str(beside) if not Path(base).exists() and beside.exists() else base
 
 
 def read_adapters(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from qkv.checkpoints import storage
 from qkv.errors import QkvError, nearest
+from qkv.gguf_file import is_gguf, open_gguf
 
 Pooled = Literal["first", "last", "mean", "max"]
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -14,6 +15,9 @@ MODES: dict[str, Pooled] = {
     "cls": "first", "cls_token": "first", "lasttoken": "last", "mean": "mean", "mean_tokens": "mean", "max": "max",
     "max_tokens": "max",
 }
+
+
+GGUF_MODES = {1: "mean_tokens", 2: "cls_token", 3: "lasttoken"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ def read_pooling(directory: Path) -> Pooling | None:
         QkvError: other modules than a Transformer, its pooling and a normalisation, or an unknown mode of pooling.
     """
     path = directory / MODULES
+    if is_gguf(directory):
+        return read_gguf_pooling(open_gguf(directory).metadata, directory)
     if not path.is_file():
         return None
     modules: Any = storage.parse_json(path)
@@ -53,6 +59,26 @@ def read_pooling(directory: Path) -> Pooling | None:
         raise QkvError("{path}: include_prompt is false, expected true: a prompt that is read and not pooled is not "
                        "supported", path=directory / said)
     return Pooling(read_mode(files[said], directory / said), "Normalize" in kinds, prompt, files)
+
+
+def read_gguf_pooling(metadata: Mapping[str, Any], path: Path) -> Pooling | None:
+    """The pooling of a GGUF file's metadata, as the files of a directory would say it; None where it names none.
+
+    Raises:
+        QkvError: a pooling of a kind that is not known.
+    """
+    number = next((value for key, value in metadata.items() if key.endswith(".pooling_type")), 0)
+    if number and number not in GGUF_MODES:
+        raise QkvError("{path}: found the pooling {modes}{hint}, expected one of {known}", path=path, modes=number,
+                       hint="", known=", ".join(map(str, GGUF_MODES)))
+    if not number:
+        return None
+    kinds, package = ("Transformer", "Pooling", "Normalize"), "sentence_transformers.models"
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+               for i, kind in enumerate(kinds)]
+    width = metadata.get(f"{metadata.get('general.architecture')}.embedding_length", 0)
+    said = {"word_embedding_dimension": width, f"pooling_mode_{GGUF_MODES[number]}": True}
+    return Pooling(MODES[GGUF_MODES[number]], files={MODULES: modules, "1_Pooling/config.json": said})
 
 
 def read_mode(config: Mapping[str, Any], path: Path) -> Pooled:

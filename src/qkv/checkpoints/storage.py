@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError, nearest
 from qkv.files import name_missing_bytes
+from qkv.gguf_file import KINDS, is_gguf, open_gguf
 
 SHARD_BYTES = 5_000_000_000
 Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for
@@ -47,6 +48,8 @@ def open_tensors(directory: Path) -> Tensors:
     Raises:
         QkvError: no weights, a broken file, or an index that names a missing file or one outside the directory.
     """
+    if is_gguf(directory):
+        return {name: tensor.unpack for name, tensor in open_gguf(directory).tensors.items()}
     for single, index, open_file in (
         ("model.safetensors", "model.safetensors.index.json", open_safetensors),
         ("pytorch_model.bin", "pytorch_model.bin.index.json", open_foreign),
@@ -101,12 +104,23 @@ def open_foreign(path: Path) -> Tensors:
 
 
 def read_shapes(directory: Path) -> dict[str, list[int]]:
-    """Name and shape of every tensor of the safetensors files, from the headers alone."""
+    """Name and shape of every tensor of the safetensors (or GGUF) files, from the headers alone."""
+    if is_gguf(directory):
+        return {name: list(tensor.shape) for name, tensor in open_gguf(directory).tensors.items()}
     found: dict[str, list[int]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(str(path), framework="pt") as file:
             found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     return found
+
+
+def stored_dtype(directory: Path) -> torch.dtype | None:
+    """The type of the first tensor's numbers; None for a GGUF file whose matrices are packed."""
+    if not is_gguf(directory):
+        return next(iter(open_tensors(directory).values()))().dtype
+    largest = max(open_gguf(directory).tensors.values(), key=lambda t: t.raw.size)
+    how = KINDS[largest.kind].unpack
+    return how if isinstance(how, torch.dtype) else None
 
 
 def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
@@ -159,7 +173,7 @@ def write_tensors(directory: Path, named: Mapping[str, Tensor], *, shard_bytes: 
 def hash_files(directory: Path) -> dict[str, str]:
     """The SHA-256 of each file that holds weights, vocabulary or config, by its name."""
     found: dict[str, str] = {}
-    for path in sorted(p for p in directory.iterdir() if p.is_file()):
+    for path in [directory] if directory.is_file() else sorted(p for p in directory.iterdir() if p.is_file()):
         with path.open("rb") as file:
             found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found

@@ -98,6 +98,8 @@ def load_theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
         raise QkvError("--against hf needs transformers: pip install transformers") from None
     import torch
 
+    from qkv.gguf_file import is_gguf
+
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     config = loaded.config or {}
@@ -108,9 +110,10 @@ def load_theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
     known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if not known or (loaded.encoder_decoder and loaded.spec.head is None):
         kind = transformers.AutoModel
+    where, more = (directory.parent, {"gguf_file": directory.name}) if is_gguf(directory) else (directory, {})
     try:
-        return kind.from_pretrained(directory, dtype=torch.float32).eval(), transformers.__version__
-    except (ValueError, OSError, KeyError) as error:
+        return kind.from_pretrained(where, dtype=torch.float32, **more).eval(), transformers.__version__
+    except (ValueError, OSError, KeyError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise QkvError("--against hf: transformers {version} cannot load it: {reason}",
                        version=transformers.__version__, reason=reason) from None

@@ -12,16 +12,17 @@ from qkv.errors import QkvError
 CONTEXT = 256  # tokens a window when the loss is measured
 
 
-@verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype or as another family. "
-      "With --text, report how the loss on that text changes.", examples=(
+@verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype, as another family, or "
+      "as one .gguf file for llama.cpp. With --text, report how the loss on that text changes.", examples=(
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
-        "qkv convert ./my-model ./my-model-gqa --attention gqa:2",
-        "qkv convert openai-community/gpt2 gpt2-bf16 --to-dtype bf16",
+        "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
+        "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
     ))
 @click.argument("source")
 @click.argument("target")
 @option("--attention", metavar="gqa:N|mqa", help="average the key/value heads into N groups")
-@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="dtype to save in (default: unchanged)")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16", "q8_0", "q4_0"]),
+        help="dtype to save in (default: unchanged); q8_0 and q4_0 for .gguf alone")
 @option("--family", help="family to save as (default: unchanged)")
 @option("--text", type=InputFile(), help="text to measure the loss on")
 def command(
@@ -34,7 +35,6 @@ def command(
     from qkv import hub
     from qkv.adapt.group_heads import group_heads, groups_of
     from qkv.data.sources import read_document
-    from qkv.devices import parse_dtype
     from qkv.model import Model
 
     groups = groups_of(attention) if attention else None
@@ -50,7 +50,7 @@ def command(
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
         model = Model(group_heads(model.core, groups), model.tokenizer, model.special, model.config)
-    stored = parse_dtype(to_dtype or "auto") or stored_dtype(place)
+    stored = to_dtype or stored_dtype(place)
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]
@@ -81,7 +81,7 @@ def stored_dtype(directory: Path) -> Any:
 
     while (directory / peft.CONFIG).is_file():
         directory = locate(peft.base_of_adapter(directory))
-    return next(iter(storage.open_tensors(directory).values()))().dtype
+    return storage.stored_dtype(directory)
 
 
 def same_family(model: Any) -> str | None:

@@ -1,7 +1,8 @@
 """One file for each family: what its Hugging Face config means as a Spec, and what its tensors are called.
 
-A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE, and TOKENS where old directories name no
-tokenizer class. It is data and imports nothing of the core; nothing registers it: the folder is scanned.
+A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE; TOKENS where old directories name no tokenizer
+class; GGUF, the name of the model in such files, with GGUF_NAMES where they name q, k and v otherwise. It is data and
+imports nothing of the core; nothing registers it: the folder is scanned.
 """
 
 import importlib
@@ -9,6 +10,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from qkv.families._config import Config
 from qkv.messages import Message
@@ -19,6 +21,14 @@ def modules() -> dict[str, ModuleType]:
     """Every family by the name of its file; files whose name begins with _ are shared helpers."""
     names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
     return {name: importlib.import_module(f"qkv.families.{name}") for name in names}
+
+
+@cache
+def example_config(name: str) -> dict[str, Any]:
+    """The config of a family's first size as the family itself writes it: its keys, and what each holds."""
+    module = modules()[name]
+    size, values = next(iter(module.SIZES.items()))
+    return module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
 
 
 def read_architecture(c: Config, known: Mapping[str, str]) -> str:

@@ -90,6 +90,8 @@ labels.out                  classifier                                        wi
     for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
 )
 
+GGUF = "BertModel"
+
 IGNORE = {
     "directionality|pooler_.*": "what the first release could have been and was not",
     "(bert.)?embeddings.(position_ids|token_type_ids)": "positions, counted",

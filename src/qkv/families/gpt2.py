@@ -61,6 +61,8 @@ final_norm                  [transformer.]ln_f
 head                        lm_head
 """
 
+GGUF, GGUF_NAMES = "GPT2LMHeadModel", "layers.*.attn.{q,k,v}  blk.*.attn_qkv  split"
+
 IGNORE = {
     "n_ctx": "repeats n_positions",
     "reorder_and_upcast_attn": "changes rounding, not the model",

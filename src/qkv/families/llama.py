@@ -104,6 +104,12 @@ head                            lm_head
 labels.out                      score
 """
 
+GGUF = "LlamaForCausalLM"
+GGUF_NAMES = """
+layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}  pairs
+layers.*.attn.v      blk.*.attn_v
+"""
+
 IGNORE = {
     "pretraining_tp": "how it was trained in parallel",
     r"(model\.)?layers.[0-9]+.self_attn.rotary_emb.inv_freq": "rotary frequencies, computed",

@@ -34,4 +34,4 @@ SIZES = {
     "32b": size(5120, 64, 64, 25600),
 }
 NAMES = llama.NAMES + "layers.*.attn.{q_norm,k_norm}  [model.]layers.*.self_attn.{q_norm,k_norm}\n"
-IGNORE = llama.IGNORE
+IGNORE, GGUF = llama.IGNORE, "Qwen3ForCausalLM"

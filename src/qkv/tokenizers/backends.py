@@ -293,6 +293,13 @@ def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     if lacking:
         raise QkvError("{directory}: no {lacking} among its {names} tokens, expected WordPieces",
                        directory=path, lacking=", ".join(lacking), names=len(names))
+    return FoundTokenizer(build_word_pieces(names, usual, config), usual)
+
+
+def build_word_pieces(
+    names: dict[str, int], usual: Mapping[str, str], config: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    """WordPieces by id as a backend, with the special tokens by role and what a tokenizer_config.json says."""
     backend = tokenizers.Tokenizer(models.WordPiece(names, unk_token=usual["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(config.get("do_lower_case", True)), strip_accents=config.get("strip_accents"),
@@ -303,7 +310,7 @@ def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     backend.add_special_tokens([AddedToken(t, normalized=False) for t in usual.values() if t in names])
     cls, sep = usual["cls"], usual["sep"]
     backend.post_processor = processors.BertProcessing((sep, names[sep]), (cls, names[cls]))
-    return FoundTokenizer(backend, usual)
+    return backend
 
 
 BYTES: tuple[Kind, ...] = ("bytes", "bytes-nfc", "bytes-framed", "words")

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import tokenizers
 
 from qkv.errors import QkvError
+from qkv.gguf_file import is_gguf, open_gguf
 from qkv.messages import Message
-from qkv.tokenizers import backends, control_tokens
+from qkv.tokenizers import backends, control_tokens, gguf
 from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
@@ -305,7 +306,7 @@ def readable(data: bytes) -> str:
 
 
 def load(directory: str | Path) -> Tokenizer | None:
-    """The tokenizer of a model's directory, by the files that it holds; None where it holds none.
+    """The tokenizer of a model's directory, by the files that it holds, or of a GGUF file; None where it holds none.
 
     Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
     vocab.json (and target_vocab.json); tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece);
@@ -315,6 +316,12 @@ def load(directory: str | Path) -> Tokenizer | None:
         QkvError: a file is broken or its partner is missing; the message names it.
     """
     directory = Path(directory)
+    if is_gguf(directory):
+        read = gguf.read_tokenizer(open_gguf(directory).metadata, directory)
+        made = None if read is None else Tokenizer(read[0].backend, target=None, sources=None, **read[0].roles)
+        if made is not None and read is not None:
+            made.config = read[1]
+        return made
     found = backends.find(directory)
     if found is None:
         return None

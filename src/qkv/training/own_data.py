@@ -165,7 +165,7 @@ def resolve_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The values with those that name something in `folder` made to point there."""
     base, cut = values.get("base"), values.get("tokenizer")
     values = dict(values)
-    if isinstance(base, str) and base and (folder / base).is_dir():
+    if isinstance(base, str) and base and (folder / base).exists():
         values["base"] = str(folder / base)
     if isinstance(cut, dict):
         here = {key: str(folder / str(cut[key])) for key in ("merges", "of") if cut.get(key)}
