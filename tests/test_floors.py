@@ -104,7 +104,7 @@ def heavy_at_start(name: str, source: str) -> list[str]:
     """What `import qkv` and `qkv --help` may not load: only stdlib, click and what lies on the lowest floor."""
     if name != "__init__" and not name.startswith("cli"):
         return []
-    light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.cli", "qkv.__version__", "click")
+    light = ("qkv.errors", "qkv.messages", "qkv.paths", "qkv.files", "qkv.cli", "qkv.__version__", "click")
     if name.startswith("cli.") and name != "cli.common":
         light += ("qkv.plots", "rich.cells")  # a verb's file is imported when it is typed; pictures need no torch
     return [

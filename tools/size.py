@@ -26,7 +26,8 @@ BUDGETS = {
 }
 PACKAGES = {  # what each package has today, in lines of code
     "spec": 247, "messages": 58, "errors": 16, "options": 125, "paths": 10, "files": 150, "core": 966,
-    "gguf_file": 220, "families": 1309, "checkpoints": 986, "tokenizers": 1217, "data": 2353, "adapt": 236, "sampling": 100,
+    "gguf_file": 220, "families": 1309, "checkpoints": 986, "tokenizers": 1217, "data": 2353,
+    "adapt": 236, "sampling": 100,
     "cost": 185, "devices": 47, "plots": 479, "baselines": 223, "chat": 344, "generation": 549, "lens": 2148,
     "specialize": 1479, "tasks": 1034, "model": 141, "hub": 153, "training": 5550, "explore": 2311, "labs": 3544,
     "cli": 2610, "__init__": 24, "__main__": 3,

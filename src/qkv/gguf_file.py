@@ -3,7 +3,6 @@
 The layout is that of ggml's docs/gguf.md, versions 2 and 3; the packing is that of its ggml-quants.c.
 """
 
-import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.files import name_missing_bytes, replace_file
 from qkv.messages import Message
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
@@ -143,11 +143,6 @@ class GgufFile:
     tensors: Mapping[str, PackedTensor]
 
 
-def is_gguf(path: str | Path) -> bool:
-    """Whether a path names a GGUF file."""
-    return Path(path).suffix.lower() == ".gguf"
-
-
 def open_gguf(path: Path) -> GgufFile:
     """The metadata and tensors of a GGUF file; no number is unpacked yet. The last file opened is remembered.
 
@@ -265,21 +260,11 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[tuple[
     for (name, kind, tensor), place in zip(tensors, places, strict=False):
         shape = tuple(reversed(tensor.shape))
         head.append(write_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, KINDS[kind].number, place))
-    start, aside = b"".join(head), path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("xb") as file:
-            file.write(start + bytes(-len(start) % ALIGNMENT))
-            for size, (_, kind, tensor) in zip(sizes, tensors, strict=True):
-                file.write(pack(kind, tensor).raw.tobytes() + bytes(-size % ALIGNMENT))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as e:
-        raise QkvError("{directory}: cannot be written ({reason}); what was there before is unchanged",
-                       directory=path, reason=e.strerror or str(e)) from e
-    finally:
-        aside.unlink(missing_ok=True)
+    start = b"".join(head)
+    with replace_file(path) as aside, name_missing_bytes(aside, len(start) + int(places[-1])), aside.open("xb") as file:
+        file.write(start + bytes(-len(start) % ALIGNMENT))
+        for size, (_, kind, tensor) in zip(sizes, tensors, strict=True):
+            file.write(pack(kind, tensor).raw.tobytes() + bytes(-size % ALIGNMENT))
 
 
 def write_text(text: str) -> bytes:

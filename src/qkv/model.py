@@ -16,8 +16,8 @@ from qkv.core.step import Inputs
 from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.files import replace_dir
-from qkv.gguf_file import is_gguf
 from qkv.messages import Message
+from qkv.paths import is_gguf
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
 from qkv.tasks.types import Prompt, Result, SpecialTokens, as_ids
 from qkv.tokenizers import gguf

@@ -19,3 +19,8 @@ def cache_dir() -> Path:
 def bundled_dir() -> Path:
     """The folder of the models that come with the package."""
     return Path(__file__).parent / "bundled"
+
+
+def is_gguf(path: str | Path) -> bool:
+    """Whether a path names a GGUF file."""
+    return Path(path).suffix.lower() == ".gguf"

@@ -14,7 +14,7 @@ import click
 import pytest
 import torch
 
-from qkv import labs
+from qkv import files, labs
 from qkv.errors import QkvError
 from qkv.labs import lab, page
 from qkv.labs.lab import Plot, Runs, Verdict
@@ -111,7 +111,7 @@ def test_a_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lab, "fsync_path", full)
+    monkeypatch.setattr(files, "fsync_path", full)
     with pytest.raises(QkvError, match="No space left"):
         lab.write_result(BLIND, result(0.9), tmp_path / "new")
     assert file.read_bytes() == before

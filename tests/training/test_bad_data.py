@@ -124,5 +124,5 @@ def test_recipes_find_what_was_fetched_and_say_how_to_fetch_it(tmp_path: Path, m
 def test_rows_that_are_all_alike_leave_nothing_to_train_on(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("ein haus\ta house\n" * 20, encoding="utf-8")
     (tmp_path / "a.toml").write_text('[data]\ntsv = "a.tsv"\nvalid = 3\n', encoding="utf-8")
-    with pytest.raises(QkvError, match=r"a: no data to train on; rows with the same text are kept together"):
+    with pytest.raises(QkvError, match=r"a\.tsv: no data to train on; rows with the same text are kept together"):
         recipes.train(tmp_path / "a.toml", device="cpu")

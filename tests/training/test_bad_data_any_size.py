@@ -158,9 +158,9 @@ def test_ten_thousand_labels_are_asked_about_at_any_size(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("name", "text", "told"), [
-    ("few.tsv", "a\tb\nc\td\n", r"few: 2 rows are too few to hold some out .*data\.valid_file=FILE"),
-    ("short.txt", "a", r"short: 1 characters are too few to hold some out"),
-    ("chat.jsonl", json.dumps(TALK) + "\n", r"chat: 1 rows are too few to hold some out"),
+    ("few.tsv", "a\tb\nc\td\n", r"few\.tsv: 2 rows are too few to hold some out .*data\.valid_file=FILE"),
+    ("short.txt", "a", r"short\.txt: 1 characters are too few to hold some out"),
+    ("chat.jsonl", json.dumps(TALK) + "\n", r"chat\.jsonl: 1 rows are too few to hold some out"),
 ])  # fmt: skip
 def test_data_that_leave_nothing_to_validate_say_what_to_do(name: str, text: str, told: str) -> None:
     Path(name).write_text(text, encoding="utf-8")

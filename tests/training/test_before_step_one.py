@@ -201,7 +201,7 @@ def test_settings_may_come_before_the_file_and_other_forms_are_named(
     assert main(["train", *SMALL, "a.tsv", "--out", "r"]) == 0
     (here / "c.csv").write_text("a,b\n", encoding="utf-8")
     assert main(["train", "c.csv"]) == 2
-    assert "c: 1 rows are too few to hold some out for validation" in capsys.readouterr().err
+    assert "c.csv: 1 rows are too few to hold some out for validation" in capsys.readouterr().err
     assert main(["train", "a.tsv", "data.valid=0"]) == 2
     assert "data.valid: found 0, expected 1 or more" in capsys.readouterr().err
     assert main(["train", "a.tsv", "data.columns=[0]"]) == 2

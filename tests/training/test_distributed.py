@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from qkv.checkpoints import storage
 from qkv.cli import main
 from qkv.cli import train as cli_train
 from qkv.core.init import initialise
@@ -94,7 +95,7 @@ def run(
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            code = getattr(error, "exit_code", 0) or (error.code if isinstance(error, SystemExit) else 2)
             (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
         except KeyError as error:
@@ -115,7 +116,7 @@ def broken(patch: pytest.MonkeyPatch, fault: str, ranks: distributed.Ranks) -> N
     if fault == "same micro-batch":
         patch.setattr(stepping, "range", lambda rank, n, size: range(0, n, size), raising=False)
     if fault == "full" and ranks.first:
-        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(storage, "save_file", full)
     if fault == "unmeasured" and ranks.first:
         patch.setattr(sys.modules[__name__], "measured", lambda core, step: {}["loss"])
     if fault in ("nan", "nan once") and ranks.rank == 1:
@@ -271,7 +272,7 @@ def test_both_go_back_to_the_checkpoint_where_one_finds_a_bad_number(two: Path) 
 def test_what_stops_the_first_process_stops_the_others_with_its_words(two: Path) -> None:
     said = [(two / "full" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
     assert said[0] == said[1]
-    assert "could not be saved ([Errno 28] No space left on device)" in said[0]
+    assert "could not be written (No space left on device" in said[0]
     said = [(two / "unmeasured" / f"{rank}.error").read_text(encoding="utf-8") for rank in range(2)]
     assert said == ["KeyError 'loss'", "2 process 0: KeyError: 'loss'"]
 

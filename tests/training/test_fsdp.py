@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from qkv import files
 from qkv.baselines.lstm import build_core, lstm_spec
-from qkv.checkpoints import storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -240,7 +240,7 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acts: list[tuple[str, Path]] = []
-    for module in (fsdp, storage):
+    for module in (fsdp, files):
         true = module.fsync_path
         monkeypatch.setattr(module, "fsync_path", lambda path, true=true: acts.append(("sync", path)) or true(path))
     rename = os.replace

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from qkv.adapt import onednn_linear
+from qkv.checkpoints import storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
@@ -241,7 +242,7 @@ def test_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path:
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, settings = plan_of(reversals()), dataclasses.replace(BASE, steps=6, save_every=2)
-    true = checkpoint.save_file
+    true = storage.save_file
 
     def full(tensors: Any, path: str, metadata: dict[str, str]) -> None:
         if '"step": 4' in metadata["state"]:
@@ -249,11 +250,11 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
             raise OSError(28, "No space left on device")
         true(tensors, path, metadata)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(storage, "save_file", full)
     with pytest.raises(QkvError, match=r"No space left.*the previous checkpoint is intact"):
         loop.train(core_of(translator()), plan, settings, directory=tmp_path)
     assert [p.name for p in (tmp_path / "train").iterdir() if "last" in p.name] == ["last.safetensors"]
-    monkeypatch.setattr(checkpoint, "save_file", true)
+    monkeypatch.setattr(storage, "save_file", true)
     core, whole = core_of(translator()), core_of(translator())
     loop.train(core, plan, settings, directory=tmp_path, resume=True)
     loop.train(whole, plan, settings)

@@ -149,7 +149,8 @@ def test_settings_from_words_and_their_errors() -> None:
     s = replace_from_dict(Settings(), parse_assignments(words))
     assert (s.lr, s.betas, s.schedule, s.clip) == (1e-3, (0.9, 0.95), "wsd", 1.0)
     for words, match in (
-        (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"), (["tokens=0"], "1 or more"),
+        (["warmpu=3"], "did you mean 'warmup'"), (["schedule=wsb"], "did you mean 'wsd'"),
+        (["tokens=0"], "1 to 16,777,216"),
         (["steps=many"], "a whole number"), (["steps=true"], "a whole number"), (["label_smoothing=2"], "a share"),
         (["lr"], "key=value"),
     ):  # fmt: skip

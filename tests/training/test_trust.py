@@ -15,7 +15,7 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 
+from qkv import files
 from qkv.baselines.lstm import LSTMModel, LSTMSpec
 from qkv.checkpoints import storage
 from qkv.core.init import initialise
@@ -370,8 +371,8 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", around("save_file", checkpoint.save_file))
-        for module in (storage, fsdp):
+        patch.setattr(storage, "save_file", around("save_file", storage.save_file))
+        for module in (files, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
         patch.setattr(log, "to_json", around("line", log.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
@@ -597,6 +598,6 @@ def test_a_disk_that_fills_up_in_the_midst_of_a_file_leaves_the_old_one(room: in
 
 def test_a_write_in_place_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate fault: the file itself is written, not one beside it."""
-    monkeypatch.setattr(Path, "with_name", lambda self, name: self)
-    with pytest.raises((AssertionError, QkvError, FileNotFoundError)):
+    monkeypatch.setattr(checkpoint, "replace_file", lambda path, **_: nullcontext(path))
+    with pytest.raises((AssertionError, QkvError, OSError)):
         test_a_full_disk_leaves_the_old_checkpoint_or_the_new(tmp_path)

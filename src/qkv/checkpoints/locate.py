@@ -6,8 +6,8 @@ from pathlib import Path
 
 from qkv import paths
 from qkv.errors import QkvError, nearest
-from qkv.gguf_file import is_gguf
 from qkv.messages import Message
+from qkv.paths import is_gguf
 
 ADAPTER = "adapter_config.json"  # beside the adapters of a model that lies elsewhere
 WANTED_FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.*", "*.jinja")  # data, never code

@@ -16,7 +16,7 @@ from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.families import Config, example_config, modules
-from qkv.gguf_file import is_gguf
+from qkv.paths import is_gguf
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from qkv.checkpoints import storage
 from qkv.errors import QkvError, nearest
-from qkv.gguf_file import is_gguf, open_gguf
+from qkv.gguf_file import open_gguf
+from qkv.paths import is_gguf
 
 Pooled = Literal["first", "last", "mean", "max"]
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"

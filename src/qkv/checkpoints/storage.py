@@ -15,7 +15,8 @@ from torch import Tensor
 
 from qkv.errors import QkvError, nearest
 from qkv.files import name_missing_bytes
-from qkv.gguf_file import KINDS, is_gguf, open_gguf
+from qkv.gguf_file import KINDS, open_gguf
+from qkv.paths import is_gguf
 
 SHARD_BYTES = 5_000_000_000
 Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for

@@ -98,7 +98,7 @@ def load_theirs(directory: Path, loaded: Any) -> tuple[Any, str]:
         raise QkvError("--against hf needs transformers: pip install transformers") from None
     import torch
 
-    from qkv.gguf_file import is_gguf
+    from qkv.paths import is_gguf
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -7,7 +7,6 @@ import click
 
 from qkv.cli.common import Common, option, to_json, verb
 from qkv.messages import Message
-from qkv.plots.text import find_widest, pad
 
 
 @verb("Show parameters, FLOPs per token and the bytes of weights and KV cache. Only file headers are read, not "
@@ -55,6 +54,8 @@ LABELS = {one.replace(" ", "_"): one for one in (
 
 def format_report(report: Mapping[str, Any], say: Callable[[str], str], indent: str = "") -> list[str]:
     """The report as aligned lines; parts of parts are indented."""
+    from qkv.plots.text import find_widest, pad
+
     labels = {key: say(LABELS[key]) if key in LABELS else str(key).replace("_", " ") for key in report}
     width, lines = find_widest(labels.values()), list[str]()
     for key, value in report.items():

@@ -263,7 +263,7 @@ def read_dataset(name: str, asked: Asked) -> Kind:
             raise QkvError("{name}: conversations are read from Parquet files or JSON lines (*.jsonl), with one file "
                            "each for validation and test; name them: data.messages, data.valid_file, data.test_file",
                            name=name)
-        held = {key: str(paths[0]) for key, paths in apart.items()}
+        held = {key: str(path) for key, paths in apart.items() for path in paths}
         return make_rows_kind("chat", {"messages": [str(path) for path in parts["train"]], **held}, samples)
     keys = [kind] if isinstance(kind, str) else [str(side.name) for side in kind[1:]]
     return make_rows_kind("documents" if isinstance(kind, str) else kind, {"dataset": name, "keys": keys}, samples)

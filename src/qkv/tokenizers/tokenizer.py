@@ -13,8 +13,9 @@ from typing import Any, Literal
 import tokenizers
 
 from qkv.errors import QkvError
-from qkv.gguf_file import is_gguf, open_gguf
+from qkv.gguf_file import open_gguf
 from qkv.messages import Message
+from qkv.paths import is_gguf
 from qkv.tokenizers import backends, control_tokens, gguf
 from qkv.tokenizers.backends import ROLES, guard_panics
 
