@@ -55,7 +55,7 @@ def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):
 
 def test_defaults_of_a_derived_format_stand_between_file_and_parent() -> None:
     c = Config({"a": 1}, "config").with_defaults(b=2).with_defaults(b=3, c=4)
-    assert (c["a"], c["b"], c.get("c", 5), c.get("d", 6)) == (1, 2, 4, 6)
+    assert (c.size("a"), c.size("b"), c.size("c", 5), c.size("d", 6)) == (1, 2, 4, 6)
     c.finish(())
     with pytest.raises(QkvError, match="'e' is missing"):
-        c["e"]
+        c.size("e")

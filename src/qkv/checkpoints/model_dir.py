@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.families import Config, modules
+from qkv.messages import Message
 from qkv.spec import Spec, as_json, from_json
 
 OWN = ("qkv", "lstm")  # types with the spec as JSON; lstm is what LSTMs were once written as
@@ -52,27 +53,20 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
     family, reader = family_of_config(config, where), Config(config, str(where))
-    for key, whole in number_keys(family.__name__).items():
-        value = config.get(key)
-        if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
-            raise reader.error(key, value, "a whole number" if whole else "a number")
     try:
         spec = family.spec(reader)
-    except (TypeError, ZeroDivisionError, AttributeError) as e:
-        raise QkvError("{where}: a value has the wrong type ({e})", where=where, e=e) from None
     except QkvError as e:
-        raise (e if str(where) in str(e) else QkvError("{where}: {e}", where=where, e=e)) from None
+        raise (e if str(where) in str(e) else explain_sizes(e, reader)) from None
     reader.finish(family.IGNORE)
     return spec
 
 
-@cache
-def number_keys(family: str) -> dict[str, bool]:
-    """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
-    module = modules()[family.rpartition(".")[2]]
-    size, values = next(iter(module.SIZES.items()))
-    said = module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
-    return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
+def explain_sizes(e: QkvError, reader: Config) -> QkvError:
+    """The error of a part of the spec, with the keys of the config that hold the numbers which it names."""
+    numbers = [n for n in e.message.fields.values() if type(n) is int]
+    keys = [f"{key} = {reader.values[key]}" for key in sorted(reader.read) if reader.values[key] in numbers]
+    said = Message(" ({keys})", keys=", ".join(keys)) if keys else Message()
+    return QkvError("{where}: {e}{said}", where=reader.where, e=e, said=said)
 
 
 def preset_config(name: str) -> dict[str, Any] | None:
