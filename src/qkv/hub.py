@@ -61,9 +61,9 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.vocabulary, core.spec.sources)
-    file = directory / "generation_config.json"
-    generation_config = storage.read_json(file) if file.is_file() else {}
-    special, pooling = load_special_tokens(directory, config, tokenizer), sentence_transformers.read_pooling(directory)
+    generation_config = storage.read_json(directory / "generation_config.json", optional=True)
+    special = load_special_tokens(directory, config, tokenizer, core.spec)
+    pooling = sentence_transformers.read_pooling(directory)
     return Model(core, tokenizer, special, config, generation_config, pooling)
 
 
@@ -93,7 +93,7 @@ def load_with_adapter(
     lora.merge(core)
     pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    special = load_special_tokens(directory, config, tokenizer)
+    special = load_special_tokens(directory, config, tokenizer, core.spec)
     return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
 
 

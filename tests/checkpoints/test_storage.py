@@ -104,11 +104,11 @@ def test_shards_are_written_and_read(saved, tmp_path):
         (lambda p: (p / "config.json").write_text('{"model_type": "llama",\n oops}'), "line 2"),
         (lambda p: edit(p / "config.json", hidden_size=...), "hidden_size"),
         (lambda p: edit(p / "config.json", hidden_size=64), "found the shape"),
-        (lambda p: edit(p / "config.json", rms_norm_eps=float("nan")), "finite"),
+        (lambda p: edit(p / "config.json", rms_norm_eps=float("nan")), "'rms_norm_eps' is nan"),
         (lambda p: edit(p / "config.json", num_key_value_heads=3), "do not divide"),
         (lambda p: edit(p / "config.json", model_type="lama"), "did you mean 'llama'"),
         (lambda p: edit(p / "config.json", num_hidden_layers=2), "Never read"),
-        (lambda p: edit(p / "config.json", num_hidden_layers=4), "Missing"),
+        (lambda p: edit(p / "config.json", num_hidden_layers=4), "num_hidden_layers says 4 layers, but the weights hold 3"),
         (lambda p: edit(p / "config.json", hidden_act="sillu"), "did you mean 'silu'"),
     ],
 )

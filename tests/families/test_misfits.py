@@ -23,7 +23,7 @@ pytest.importorskip("transformers")
     ("mixtral", {"num_experts_per_tok": 99}, "99 chosen of"),
     ("deepseek", {"n_group": 7}, "groups"),
     ("deepseek", {"num_experts_per_tok": 99}, "99 chosen"),
-    ("qwen3_moe", {"num_experts_per_tok": 0}, "0 chosen of"),
+    ("qwen3_moe", {"num_experts_per_tok": 0}, "'num_experts_per_tok' is 0, expected a whole number from 1"),
     ("bert", {"hidden_act": "swoosh"}, "'swoosh'"),
     ("t5", {"feed_forward_proj": "gated-swoosh"}, "swoosh"),
     ("gpt2", {"n_head": 0}, "."),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from qkv import memory
 from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import name_table, storage
 from qkv.core.init import allocate, build_on_meta
@@ -93,7 +94,9 @@ def load_core(
     spec = spec_from_config(config, directory / "config.json")
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors, known = storage.open_tensors(directory), storage.read_shapes(directory)
+    tensors = storage.open_tensors(directory)
+    shapes = storage.read_shapes(tensors)
+    refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
         core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
@@ -105,9 +108,9 @@ def load_core(
     names, ignore = read_names(core, config)
     try:
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
-        shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
+        refuse_oversized(count * dtype.itemsize, memory.read_free() if device.type == "cpu" else None)
         allocate(core, device, dtype)
         core.tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
@@ -116,6 +119,24 @@ def load_core(
     except QkvError as e:
         raise QkvError("{directory}: {e}", directory=directory, e=e) from None
     return core.eval(), config
+
+
+def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str, Any], where: Path) -> None:
+    """QkvError for a spec with more layers than the names of the tensors count, before any is built."""
+    numbers = (re.search(r"(?:^|\.)(\d+)\.", name) for name in names)
+    held = 1 + max((int(found[1]) for found in numbers if found), default=-1)
+    layers = max(len(stack.blocks) for stack in (spec.encoder, spec.decoder) if stack)
+    if layers > held:
+        keys = ", ".join(key for key, value in config.items() if "layer" in key and value == layers) or "spec"
+        raise QkvError("{where}: {keys} says {layers} layers, but the weights hold {held}", where=where, keys=keys,
+                       layers=layers, held=held)
+
+
+def refuse_oversized(need: int, free: int | None) -> None:
+    """QkvError where weights need more bytes than are `free`, where that is known."""
+    if free is not None and need > free:
+        raise QkvError("its weights need {need:.1f} GB, and {free:.1f} GB of memory are free; bf16 needs half as much "
+                       "as fp32", need=need / 1e9, free=free / 1e9)
 
 
 def read_names(core: Transformer, config: Mapping[str, Any]) -> tuple[str, list[str]]:

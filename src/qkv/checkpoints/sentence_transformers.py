@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from qkv.checkpoints import storage
 from qkv.errors import QkvError, nearest
+from qkv.json_files import parse_json
 
 Pooled = Literal["first", "last", "mean", "max"]
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -38,7 +39,7 @@ def read_pooling(directory: Path) -> Pooling | None:
     path = directory / MODULES
     if not path.is_file():
         return None
-    modules: Any = storage.parse_json(path)
+    modules: Any = parse_json(path)
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise QkvError("{path}: found the modules {kinds}, expected Transformer, Pooling and perhaps Normalize: others "

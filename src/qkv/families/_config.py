@@ -7,6 +7,7 @@ from typing import Any
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
+from qkv.spec import LAYERS, MOST
 
 # Keys that say nothing about the model's numbers: who wrote the file, how to generate, what labels are called.
 HOUSEKEEPING = re.compile(
@@ -18,7 +19,6 @@ HOUSEKEEPING = re.compile(
 )
 
 
-LAYERS, MOST = 1000, 10**9  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
 REQUIRED: Any = object()
 
 

@@ -54,7 +54,8 @@ def spec(c: Config) -> Spec:
 def read_experts(c: Config, wide: Ffn) -> Experts:
     """V3: sigmoid scores, balancing bias, groups ranked by their best two; V2: softmax, groups ranked by their best."""
     method, summed = c.choice("topk_method", {name: name for name in SCORES}), c.flag("norm_topk_prob")
-    score, v3 = SCORES[method], method == "noaux_tc"
+    score: Any = SCORES[method]
+    v3 = method == "noaux_tc"
     scoring = c.choice("scoring_func", {name: name for name in SCORES.values()})
     if scoring != score or (summed and not v3):
         wanted = Message("one that matches {scoring_func} and norm_topk_prob {summed}", scoring_func=scoring,

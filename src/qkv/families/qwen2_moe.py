@@ -24,8 +24,9 @@ def spec(c: Config) -> Spec:
     layers, most = len(base.stack.blocks), c.count("max_window_layers", 28)
     usual = ["sliding_attention" if i % 2 == 0 and i < most else "full_attention" for i in range(layers)]
     kinds = c.texts("layer_types", None, length=layers) or usual
-    window = c.size("sliding_window", 4096, null=True)
-    near = Mask("causal", window=window) if c.flag("use_sliding_window", False) else attn.mask
+    windowed = c.flag("use_sliding_window", False)
+    window = (c.size if windowed else c.count)("sliding_window", 4096, null=True)  # 0 where none is used
+    near = Mask("causal", window=window) if windowed else attn.mask
     masks = [near if kind == "sliding_attention" else attn.mask for kind in kinds]
     return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
 
@@ -55,7 +56,7 @@ def config(s: Spec) -> dict[str, Any]:
     return said | {
         "model_type": "qwen2_moe", "qkv_bias": s.stack.blocks[0].attn.bias,
         "shared_expert_intermediate_size": next(b.moe for b in s.stack.blocks if b.moe).shared.width,
-        "use_sliding_window": any(windows), "sliding_window": max(w or 0 for w in windows) or None,
+        "use_sliding_window": any(windows), "sliding_window": max(w or 0 for w in windows),
         "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
     }
 

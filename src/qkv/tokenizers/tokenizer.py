@@ -13,6 +13,7 @@ from typing import Any, Literal
 import tokenizers
 
 from qkv.errors import QkvError
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.tokenizers import backends, control_tokens
 from qkv.tokenizers.backends import ROLES, guard_panics
@@ -323,6 +324,6 @@ def load(directory: str | Path) -> Tokenizer | None:
         apart = found.sources
         sources = Tokenizer(apart.backend, target=None, names=apart.names, sources=None, **apart.roles)
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names, sources=sources)
-    stated = backends.read_json(directory / "tokenizer_config.json")
+    stated = read_json(directory / "tokenizer_config.json", optional=True)
     made.config, made.files = stated | backends.templates(directory), found.files
     return made
