@@ -122,3 +122,8 @@ def test_what_cannot_be_trained_says_why() -> None:
     for kind in ("char", "word", "split", "lexicon"):
         with pytest.raises(QkvError, match="no text"):
             train_vocabulary([], kind=kind)  # type: ignore[arg-type]
+
+
+def test_a_size_at_which_the_library_would_end_the_process_is_refused() -> None:
+    with pytest.raises(QkvError, match="too large, expected at most 10,000,000"):
+        train_vocabulary(["a b"], kind="bpe-byte", size=10**9)
