@@ -122,6 +122,8 @@ class PackedTensor:
             made[i : i + CHUNK] = how.unpack(blocks[i : i + CHUNK])
         return torch.from_numpy(made).view(self.shape)
 
+    __call__ = unpack
+
 
 def pack(kind: str, tensor: Tensor) -> PackedTensor:
     """A tensor in a kind that can be written: F32, F16, BF16, Q8_0 or Q4_0."""

@@ -11,12 +11,13 @@ from qkv.adapt import lora
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
-from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers, storage
+from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers
 from qkv.checkpoints.locate import find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype
 from qkv.errors import QkvError, nearest
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.spec import Spec
@@ -61,9 +62,9 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.vocabulary, core.spec.sources)
-    file = directory / "generation_config.json"
-    generation_config = storage.read_json(file) if file.is_file() else {}
-    special, pooling = load_special_tokens(directory, config, tokenizer), sentence_transformers.read_pooling(directory)
+    generation_config = read_json(directory / "generation_config.json", optional=True)
+    special = load_special_tokens(directory, config, tokenizer, core.spec)
+    pooling = sentence_transformers.read_pooling(directory)
     return Model(core, tokenizer, special, config, generation_config, pooling)
 
 
@@ -78,7 +79,7 @@ def load_with_adapter(
         said = directory / peft.CONFIG
         raise QkvError("{said}: {directory} holds adapters of a model that could not be loaded: {e}", said=said,
                        directory=directory, e=e) from e
-    config = storage.read_json(file) if file.is_file() else begun.config or {}
+    config = read_json(file) if file.is_file() else begun.config or {}
     core = copy_matching_weights(begun.core, model_dir.spec_from_config(config, file), 0)
     parts, whole = peft.read_adapters(directory, core, config)
     if kept:
@@ -93,7 +94,7 @@ def load_with_adapter(
     lora.merge(core)
     pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
-    special = load_special_tokens(directory, config, tokenizer)
+    special = load_special_tokens(directory, config, tokenizer, core.spec)
     return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
 
 

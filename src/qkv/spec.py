@@ -5,6 +5,7 @@ integers, choices are words; where a part is absent the field is None. Nothing h
 """
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
+
+LAYERS, MOST = 1000, 10**9  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
 
 
 @dataclass(frozen=True)
@@ -121,15 +125,19 @@ class Attention:
     qk_norm: Norm | None = None
 
     def __post_init__(self) -> None:
+        if self.head_dim < 1:
+            raise QkvError("attention: {heads} heads leave {head_dim} numbers for each, expected 1 or more",
+                           heads=self.heads, head_dim=self.head_dim)
         if self.heads < 1 or self.groups < 1 or self.heads % self.groups:
             raise QkvError("attention: {groups} key/value groups do not divide {heads} heads", groups=self.groups,
                            heads=self.heads)
         if self.mask.alibi_heads not in (None, self.heads):
             raise QkvError("attention: ALiBi has slopes for {alibi_heads} heads, expected {heads}",
                            alibi_heads=self.mask.alibi_heads, heads=self.heads)
-        if self.rotary and (self.rotary.dim % 2 or self.rotary.dim * self.rotary.axes > self.head_dim):
-            raise QkvError("attention: rotary dim {dim} must be even and at most head_dim {head_dim}",
-                           dim=self.rotary.dim, head_dim=self.head_dim)
+        dim, axes = (self.rotary.dim, self.rotary.axes) if self.rotary else (2, 0)
+        if dim < 2 or dim % 2 or dim * axes > self.head_dim:
+            raise QkvError("attention: rotary dim {dim} must be even and at most head_dim {head_dim}", dim=dim,
+                           head_dim=self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -384,9 +392,13 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
         fits = (k for k in kinds if update(k, named).keys() <= typing.get_type_hints(k).keys())
         kind = next(fits, kinds[0])
     if typing.get_origin(kind) is tuple:
-        return tuple(from_json(typing.get_args(kind)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        rows = typing.cast("list[Any]", value)
+        if not isinstance(value, list) or len(rows) > LAYERS:
+            raise QkvError("{where}: found {value}, expected a list of at most {most}", where=where,
+                           value=repr(rows)[:100], most=LAYERS)
+        return tuple(from_json(typing.get_args(kind)[0], v, f"{where}[{i}]") for i, v in enumerate(rows))
     if not dataclasses.is_dataclass(kind):
-        return float(typing.cast("float", value)) if kind is float else value
+        return read_value(kind, value, where)
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict):
         raise QkvError("{where}: found {value!r}, expected an object with the keys {hints}", where=where, value=value,
@@ -396,8 +408,30 @@ def from_json(kind: Any, value: Any, where: str = "spec") -> Any:
         if key not in hints:
             raise QkvError("{where}: unknown key {key!r}{hint}; known are {hints}", where=where, key=key,
                            hint=nearest(key, hints), hints=", ".join(hints))
+    for f in dataclasses.fields(kind):
+        if f.name not in value and f.default is f.default_factory is dataclasses.MISSING:
+            raise QkvError("{where}: the key {key!r} is missing{hint}", where=where, key=f.name,
+                           hint=nearest(f.name, value))
     build: Any = kind
     return build(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+
+
+def read_value(kind: Any, value: Any, where: str) -> Any:
+    """A word, a flag or a number of a spec; a number is finite and not negative."""
+    if typing.get_origin(kind) is Literal:
+        fits = value in typing.get_args(kind)
+        expected = Message("one of {some}", some=", ".join(map(str, typing.get_args(kind))))
+    elif kind is bool:
+        fits, expected = type(value) is bool, Message("true or false")
+    elif kind is int:
+        fits = type(value) is int and 0 <= value <= MOST
+        expected = Message("a whole number from 0 to {most:,}", most=MOST)
+    else:
+        fits, expected = type(value) in (int, float) and 0 <= value < math.inf, Message("a number of 0 or more")
+    if not fits:
+        raise QkvError("{where}: found {value}, expected {expected}", where=where, value=repr(value)[:100],
+                       expected=expected)
+    return float(value) if kind is float else value
 
 
 def update(kind: Any, value: dict[str, Any]) -> dict[str, Any]:

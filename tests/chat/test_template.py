@@ -217,6 +217,8 @@ def test_a_class_that_forgets_itself_would_show(tokenizer: Tokenizer, monkeypatc
     assert sum(i in special for i in template("chatml").ids(tokenizer, talk(ATTACK))) > 3
 
 
+NESTED = """{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}\
+{% set ns.y = [ns.y, ns.y] %}{% endfor %}"""
 EVIL = {
     "loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "silent": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
@@ -264,6 +266,9 @@ EVIL = {
     "filter": "{{ 1 | nothing }}",
     "undefined": "{{ nothing.at.all }}",
     "large": "{# " + "x" * 300_000 + " #}",
+    **{f"nested{i}": NESTED + end for i, end in enumerate((
+        "{{ ns.x == ns.y }}", "{{ ns.x | string | length }}", "{{ 3 in ns.x }}", "{{ ns.x }}", "{{ ns.x | tojson }}",
+        "{{ [ns.x].index(ns.y) }}", "{{ '%s' % ns.x }}", "{{ ns }}", "{{ {(ns.x, ): 1} }}"))},
     "deep": "{{ " + "(" * 5000 + ")" * 5000 + " }}",
 }
 

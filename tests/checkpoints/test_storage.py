@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -105,11 +106,11 @@ def test_shards_are_written_and_read(saved, tmp_path):
         (lambda p: (p / "config.json").write_text('{"model_type": "llama",\n oops}'), "line 2"),
         (lambda p: edit(p / "config.json", hidden_size=...), "hidden_size"),
         (lambda p: edit(p / "config.json", hidden_size=64), "found the shape"),
-        (lambda p: edit(p / "config.json", rms_norm_eps=float("nan")), "finite"),
+        (lambda p: edit(p / "config.json", rms_norm_eps=float("nan")), "'rms_norm_eps' is nan"),
         (lambda p: edit(p / "config.json", num_key_value_heads=3), "do not divide"),
         (lambda p: edit(p / "config.json", model_type="lama"), "did you mean 'llama'"),
         (lambda p: edit(p / "config.json", num_hidden_layers=2), "Never read"),
-        (lambda p: edit(p / "config.json", num_hidden_layers=4), "Missing"),
+        (lambda p: edit(p / "config.json", num_hidden_layers=4), "num_hidden_layers says 4 layers, but the weights"),
         (lambda p: edit(p / "config.json", hidden_act="sillu"), "did you mean 'silu'"),
     ],
 )
@@ -119,6 +120,97 @@ def test_a_broken_directory_is_named(saved, breaking, said):
     with pytest.raises(QkvError, match=said) as raised:
         hub.load(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.complex64])
+def test_numbers_of_the_wrong_kind_are_refused(saved, kind):
+    path = saved[1]
+    tensors = {n: get() for n, get in storage.open_tensors(path).items()}
+    (path / "model.safetensors").unlink()
+    torch.save(tensors | {"model.norm.weight": tensors["model.norm.weight"].to(kind)}, path / "pytorch_model.bin")
+    with pytest.raises(QkvError, match=r"model.norm.weight: found numbers of type (int64|complex64)"):
+        hub.load(path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e38])
+def test_weights_that_are_not_finite_are_told_at_load(saved, number):
+    path = saved[1]
+    tensors = {n: get().clone() for n, get in storage.open_tensors(path).items()}
+    tensors["model.norm.weight"][3] = number
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(QkvError, match=r"model.norm.weight: 1 of its numbers are NaN, infinite or beyond"):
+        hub.load(path)
+
+
+def test_layers_that_the_weights_lack_are_counted_first(saved, monkeypatch):
+    path = saved[1]
+    edit(path / "config.json", num_hidden_layers=1000)
+    monkeypatch.setattr(model_dir, "build_core", lambda spec: pytest.fail("built"))
+    with pytest.raises(QkvError, match="num_hidden_layers says 1000 layers, but the weights hold 3"):
+        hub.load(path)
+
+
+def test_weights_beyond_the_memory_are_refused_before_it_is_taken(saved, monkeypatch):
+    monkeypatch.setattr(model_dir.memory, "read_free", lambda: 1000)
+    monkeypatch.setattr(model_dir, "allocate", lambda *_: pytest.fail("allocated"))
+    with pytest.raises(QkvError, match="memory are free"):
+        hub.load(saved[1])
+
+
+@pytest.mark.parametrize("stray", [
+    lambda p: os.mkfifo(p), lambda p: p.write_bytes(b"\x10" * 100), lambda p: p.symlink_to("gone"), lambda p: p.mkdir(),
+    lambda p: save_file({"model.norm.weight": torch.zeros(3)}, p),
+])  # fmt: skip
+def test_files_that_no_index_names_are_not_opened(saved, stray):
+    stray(saved[1] / "x.safetensors")
+    assert hub.load(saved[1]).spec == saved[0].spec
+
+
+def test_a_pipe_in_place_of_a_config_is_refused(saved):
+    (saved[1] / "generation_config.json").unlink(missing_ok=True)
+    os.mkfifo(saved[1] / "generation_config.json")
+    with pytest.raises(QkvError, match="a pipe or a device, expected a file"):
+        hub.load(saved[1])
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(("text", "said"), [
+    ("[" * 100_000, "nested too deeply"), ('{"a": ' + "9" * 10_000 + "}", "too long"),
+    ('{"eos_token": "\\ud800"}', "half of a character"), ("[1]", "expected a JSON object"),
+])  # fmt: skip
+def test_json_that_python_cannot_read_names_its_file(saved, file, text, said):
+    (saved[1] / file).write_text(text)
+    with pytest.raises(QkvError, match=f"{file}.*{said}"):
+        hub.load(saved[1])
+
+
+@pytest.mark.parametrize("change", [
+    {"eos_token_id": -1}, {"eos_token_id": 61}, {"eos_token_id": 10**30}, {"eos_token_id": True},
+    {"eos_token_id": [1, 61]}, {"pad_token_id": "1"}, {"bos_token_id": 61}, {"decoder_start_token_id": True},
+    {"bad_words_ids": 3}, {"bad_words_ids": "x"}, {"bad_words_ids": [None]}, {"bad_words_ids": [["x"]]},
+    {"bad_words_ids": [[10**9]]}, {"bad_words_ids": [[]]},
+], ids=str)  # fmt: skip
+def test_special_ids_that_no_vocabulary_has_are_refused(saved, change):
+    (saved[1] / "generation_config.json").write_text(json.dumps(change))
+    with pytest.raises(QkvError, match=f"{next(iter(change))} is .* in its configs"):
+        hub.load(saved[1])
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ([torch.zeros(1)], "found a list"), (torch.zeros(1), "found a Tensor"), ({1: torch.zeros(1)}, "no text for its"),
+    ({"a": torch.zeros(2, 2).to_sparse()}, "'a' is sparse"), ({"a": torch.zeros(2, device="meta")}, "without data"),
+    ({"state_dict": {"a": torch.zeros(1)}}, "found state_dict, expected tensors by name"), ({}, "found nothing"),
+])  # fmt: skip
+def test_a_bin_without_plain_tensors_is_named(tmp_path, content, said):
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(QkvError, match=said):
+        storage.open_tensors(tmp_path)
+
+
+def test_safetensors_without_a_tensor_are_named(tmp_path):
+    save_file({}, tmp_path / "model.safetensors")
+    with pytest.raises(QkvError, match="holds no tensors"):
+        storage.open_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(

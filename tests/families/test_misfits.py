@@ -23,7 +23,7 @@ pytest.importorskip("transformers")
     ("mixtral", {"num_experts_per_tok": 99}, "99 chosen of"),
     ("deepseek", {"n_group": 7}, "groups"),
     ("deepseek", {"num_experts_per_tok": 99}, "99 chosen"),
-    ("qwen3_moe", {"num_experts_per_tok": 0}, "0 chosen of"),
+    ("qwen3_moe", {"num_experts_per_tok": 0}, "'num_experts_per_tok' is 0, expected a whole number from 1"),
     ("bert", {"hidden_act": "swoosh"}, "'swoosh'"),
     ("t5", {"feed_forward_proj": "gated-swoosh"}, "swoosh"),
     ("gpt2", {"n_head": 0}, "."),
@@ -32,6 +32,20 @@ pytest.importorskip("transformers")
     ("marian", {"d_model": 64.5}, "'d_model' is 64.5, expected a whole number"),
     ("t5", {"num_heads": True}, "'num_heads' is True, expected a whole number"),
     ("llama", {"rms_norm_eps": "1e-06"}, "'rms_norm_eps' is '1e-06', expected a number"),
+    ("t5", {"num_decoder_layers": 0}, "'num_decoder_layers' is 0, expected a whole number from 1"),
+    ("gpt2", {"n_inner": 0}, "'n_inner' is 0, expected a whole number from 1"),
+    ("llama", {"rms_norm_eps": None}, "'rms_norm_eps' is None, expected a number"),
+    ("deepseek", {"rms_norm_eps": None}, "'rms_norm_eps' is None, expected a number"),
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}, "'rope_theta' is None"),
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": "4"}}, "'rope_theta' is '4'"),
+    ("llama", {"vocab_size": None}, "'vocab_size' is None, expected a whole number"),
+    ("llama", {"hidden_size": 10**40}, "'hidden_size' is 1000.*expected a whole number from 1 to 1,000,000,000"),
+    ("llama", {"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1000000000, expected a whole number from 1 to"),
+    ("llama", {"max_position_embeddings": 0}, "'max_position_embeddings' is 0"),
+    ("llama", {"rope_parameters": [1]}, r"'rope_parameters' is \[1\], expected an object"),
+    ("llama", {"hidden_act": ["silu"]}, r"'hidden_act' is \['silu'\], expected text"),
+    ("qwen2_moe", {"layer_types": ["full_attention"]}, "'layer_types' is .*expected one for each of"),
+    ("t5", {"relative_attention_max_distance": 0}, "'relative_attention_max_distance' is 0"),
     ("gpt2", {"resid_pdrop": "0.1"}, "'resid_pdrop' is '0.1', expected a number"),
 ])  # fmt: skip
 def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, tmp_path):
@@ -55,7 +69,7 @@ def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):
 
 def test_defaults_of_a_derived_format_stand_between_file_and_parent() -> None:
     c = Config({"a": 1}, "config").with_defaults(b=2).with_defaults(b=3, c=4)
-    assert (c["a"], c["b"], c.get("c", 5), c.get("d", 6)) == (1, 2, 4, 6)
+    assert (c.size("a"), c.size("b"), c.size("c", 5), c.size("d", 6)) == (1, 2, 4, 6)
     c.finish(())
     with pytest.raises(QkvError, match="'e' is missing"):
-        c["e"]
+        c.size("e")

@@ -108,7 +108,7 @@ def test_a_mistake_in_the_file_shows(right, wrong, oracle, thrown_in, tmp_path):
 @pytest.mark.parametrize(("right", "wrong", "says"), [
     ("self_attn.o_proj", "self_attn.out", "did you mean 'model.layers.0.self_attn.o_proj.weight'"),
     ("partial=True", "partial=False", "'partial_rotary_factor' is 0.5, expected 1"),
-    ('c.get("resid_pdrop", 0.0)', "0.0", "resid_pdrop = 0.25"),
+    ('c.share("resid_pdrop", 0.0)', "0.0", "resid_pdrop = 0.25"),
     ("head                            lm_head\n", "", r"Never read \(1\): lm_head.weight"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("oracle")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -364,3 +365,38 @@ def test_a_wrong_kind_would_show(directory: Any, vocabulary: Any, tmp_path: Path
     assert any(t.encode(text) != vocabulary("qwen2").encode(text) for text in texts)
     model = sentencepiece.read_model(DATA / "t5" / "spiece.model")
     assert sentencepiece.build_tokenizer(model).encode("a").ids != vocabulary("t5").encode("a")
+
+
+PAIR = {"vocab__json": {"a": 0, "b": 1, "ab": 2}}
+
+
+@pytest.mark.parametrize(("merges", "said"), [("#version: 0.2\nab\n", "line 2: found 'ab'"), ("", "no merges")])
+def test_merges_that_are_no_pairs_are_refused(tmp_path: Path, merges: str, said: str) -> None:
+    folder = write(tmp_path, **PAIR, merges__txt=merges, tokenizer_config__json={"tokenizer_class": "GPT2Tokenizer"})
+    with pytest.raises(QkvError, match=said):
+        load(folder)
+
+
+def test_a_prefix_that_the_merges_lack_does_not_end_the_process(tmp_path: Path) -> None:
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]], "continuing_subword_prefix": "x"}
+    with pytest.raises(QkvError, match="continuing_subword_prefix is 'x', but the merge"):
+        load(write(tmp_path, tokenizer__json={"model": model}))
+
+
+def test_a_broken_charsmap_does_not_end_the_process(tmp_path: Path) -> None:
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": "/////w" + "A" * 402}
+    with pytest.raises(QkvError, match="precompiled_charsmap is cut"):
+        load(write(tmp_path, tokenizer__json={"normalizer": normalizer, "model": {"type": "BPE"}}))
+
+
+def test_a_normalizer_that_makes_texts_huge_is_refused(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    steps = [tokenizers.normalizers.Replace("e", "e" * 1000) for _ in range(3)]
+    backend.normalizer = tokenizers.normalizers.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(QkvError, match="more than 100 times as long"):
+        load(write(tmp_path, tokenizer__json=backend.to_str()))
+
+
+def test_a_chat_template_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match=r"chat_template.jinja: not UTF-8 at byte 0"):
+        backends.templates(write(tmp_path, chat_template__jinja=b"\xff"))

@@ -154,3 +154,8 @@ def test_ctrl_c_need_not_wait_for_a_vocabulary() -> None:
     release.set()
     with pytest.raises(ValueError, match="True"):
         vocabulary.wait_for(wait_and_fail, interrupt)
+
+
+def test_a_size_at_which_the_library_would_end_the_process_is_refused() -> None:
+    with pytest.raises(QkvError, match="too large, expected at most 10,000,000"):
+        train_vocabulary(["a b"], kind="bpe-byte", size=10**9)

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MappingView
 from datetime import datetime
 from typing import Any, cast
 
@@ -24,7 +24,8 @@ from jinja2.visitor import NodeTransformer
 from qkv.errors import QkvError
 
 SOURCE, OUTPUT, MADE = 2**18, 2**23, 2**26  # characters: of a template, of one text, of all texts on the way
-STEPS, SECONDS = 100_000, 10.0  # turns of loops, calls and filters; time
+STEPS, SECONDS, ITEMS = 100_000, 2.0, 2**18  # turns of loops, calls and filters; time; items of lists in lists
+CONTAINERS = (list, tuple, dict, Namespace, MappingView)
 OPEN, CLOSE = "\ufdd2", "\ufdd3"  # no text holds these: the messages were cleaned of them
 MARKS = re.compile(f"[{OPEN}{CLOSE}]")
 WIDE = re.compile(r"[%:{][^%{}]*\d{4}|\{[^}]*\{|\*")  # a format's width that is too large, or computed
@@ -43,6 +44,7 @@ METHODS: dict[type, tuple[str, ...]] = {
     dict: ("copy", "get", "items", "keys", "values"), list: ("copy", "count", "index"), tuple: ("count", "index"),
 }
 ROLES = ("system", "developer", "user", "assistant", "model", "tool", "function", "observation", "ipython")
+SHALLOW = {"length", "count", "first", "last", "list", "reverse", "items"}  # filters that look at no item's inside
 KEEP = {"strip", "lstrip", "rstrip", "format", "trim", "string", "default", "d", "lower", "upper"}  # leave marks alone
 
 
@@ -157,6 +159,27 @@ class Rewrite(NodeTransformer):
         node.iter = _filter(node.iter, "count_steps")
         return node
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        """`a == b` as `a | weigh == b | weigh`: what is compared is walked through."""
+        self.generic_visit(node)
+        node.expr = _filter(node.expr, "weigh")
+        for operand in node.ops:
+            operand.expr = _filter(operand.expr, "weigh")
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        """`{a: b}` as `{a | weigh: b}`: keys are hashed, and what is inside of a tuple with them."""
+        self.generic_visit(node)
+        node.key = _filter(node.key, "weigh")
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
+        """`a is in(b)` as `a | weigh is in(b | weigh)`; whether a name is defined stays a question of the name."""
+        self.generic_visit(node)
+        if node.args:
+            node.node, node.args = _filter(node.node, "weigh"), [_filter(arg, "weigh") for arg in node.args]
+        return node
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         """`a ~ b` as `[a, b] | join_pieces`."""
         self.generic_visit(node)
@@ -202,11 +225,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self, *, marked: bool) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, loopcontrols])
         self.marked = marked
-        self.steps, self.room, self.deadline = STEPS, MADE, time.monotonic() + SECONDS
+        self.steps, self.room, self.deadline = STEPS, MADE, time.thread_time() + SECONDS
+        self.finalize = self.weigh
         self.concat = self.join_pieces  # pyright: ignore[reportAttributeAccessIssue]
         filters = {name: self.watch_filter(name, self.filters[name]) for name in FILTERS}
         filters |= {"join": self.join, "replace": self.replace, "tojson": self.tojson, "safe": lambda value: value}
-        watched = (self.count_steps, self.join_pieces, self.slice_value)
+        watched = (self.count_steps, self.join_pieces, self.slice_value, self.weigh)
         filters |= {f" {one.__name__}": one for one in watched}
         self.filters = filters  # pyright: ignore[reportAttributeAccessIssue]
         self.globals = {"range": self.globals["range"], "dict": lambda *rows, **more: dict(*rows, **more)}
@@ -216,12 +240,30 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """One step, which makes something of this size."""
         self.steps -= 1
         self.room -= size
-        if self.steps < 0 or time.monotonic() > self.deadline:
+        if self.steps < 0 or time.thread_time() > self.deadline:
             raise QkvError("the chat template was stopped after {steps} steps: does it loop endlessly?",
                            steps=STEPS - self.steps)
         if size > OUTPUT or self.room < 0:
             most = OUTPUT if self.room >= 0 else MADE
             raise QkvError("the chat template was stopped: it makes more than {most} characters", most=most)
+
+    def weigh(self, value: Any) -> Any:
+        """The value, whose lists within lists are paid for: a list that holds another twice counts it twice."""
+        if isinstance(value, CONTAINERS):
+            left, items = [value], 0
+            while left:
+                one = left.pop()
+                if isinstance(one, Namespace):
+                    one = one._Namespace__attrs  # pyright: ignore
+                inside = [*one, *one.values()] if isinstance(one, dict) else list(cast("Iterable[Any]", one))
+                items += len(inside)
+                left += [v for v in inside if isinstance(v, CONTAINERS)]
+                if items > ITEMS:
+                    raise QkvError("the chat template was stopped: it compares or writes lists of more than {most} "
+                                   "items", most=ITEMS)
+            self.room -= items
+            self.spend()
+        return value
 
     def count_steps(self, values: Any) -> Iterator[Any]:
         """The values one by one."""
@@ -233,7 +275,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """The pieces as one text; all of it people's if the rest is blank."""
         texts, size = list[str](), 0
         for piece in pieces:
-            texts.append(str(piece))
+            texts.append(str(self.weigh(piece)))
             self.spend(len(texts[-1]))
             size += len(texts[-1])
             if size > OUTPUT:
@@ -255,7 +297,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """What is at a key or number."""
-        return super().getitem(UserText(obj) if is_mixed(obj) else obj, argument)
+        return super().getitem(UserText(obj) if is_mixed(obj) else obj, self.weigh(argument))
 
     def join(self, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
         """Values as one text, `d` between them."""
@@ -277,12 +319,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """JSON as transformers writes it for templates: nothing escaped for HTML; all of it counts as people's."""
         if not isinstance(indent, int | None) or (indent or 0) > 16:
             raise QkvError("the chat template indents JSON by {indent!r}, expected at most 16", indent=indent)
-        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        text = json.dumps(self.weigh(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                          sort_keys=sort_keys)
         self.spend(len(text))
         return UserText(text) if self.marked else text
 
     def watch(self, name: str, owner: Any, args: tuple[Any, ...], make: Callable[[Any], Any]) -> Any:
         """What `make` makes of the owner: paid for, and people's if the owner is."""
+        if name not in SHALLOW:
+            for given in (owner, *args):
+                self.weigh(given)
         first = UserText(owner) if is_mixed(owner) and name not in KEEP else owner
         self.spend(estimate_cost(name, first, args))
         made = make(first)
@@ -310,7 +356,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if name not in allowed:
                 raise QkvError("the chat template calls .{name}() of a {kind}, which it may not", name=name,
                                kind=type(owner).__name__)
+        for given in (*args, *options.values()):
+            self.weigh(given)
         if not isinstance(owner, str):
+            if name in ("index", "count"):
+                self.weigh(owner)
             self.spend()
             return above(context, obj, *args, **options)
         if name == "join":
@@ -330,6 +380,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             both = isinstance(left, UserText) and isinstance(right, UserText)
             return UserText("".join((left, right))) if both else "".join((str(left), str(right)))
         if texts[0] and operator == "%":
+            self.weigh(right)
             self.spend(estimate_cost("format", left, right if isinstance(right, tuple) else (right,)))
         elif isinstance(left, int | float) and isinstance(right, int | float):
             if operator != "+" and (abs(left) > 2**31 or abs(right) > (64 if operator == "**" else 2**31)):

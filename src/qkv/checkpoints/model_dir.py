@@ -2,8 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from functools import cache, partial
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +14,11 @@ from qkv.baselines.lstm import LSTMSpec, build_core
 from qkv.checkpoints import gguf, name_table, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
+from qkv.devices import read_free_memory
 from qkv.errors import QkvError, nearest
-from qkv.families import Config, example_config, modules
+from qkv.families import Config, modules
+from qkv.json_files import read_json
+from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.spec import Spec, as_json, from_json
 
@@ -53,23 +56,17 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
     family, reader = family_of_config(config, where), Config(config, str(where))
-    for key, whole in number_keys(family.__name__).items():
-        value = config.get(key)
-        if isinstance(value, bool | str | list | dict) or (whole and isinstance(value, float)):
-            raise reader.error(key, value, "a whole number" if whole else "a number")
     try:
         spec = family.spec(reader)
-    except (TypeError, ZeroDivisionError, AttributeError) as e:
-        raise QkvError("{where}: a value has the wrong type ({e})", where=where, e=e) from None
     except QkvError as e:
-        raise (e if str(where) in str(e) else QkvError("{where}: {e}", where=where, e=e)) from None
+        raise (e if str(where) in str(e) else explain_sizes(e, reader)) from None
     reader.finish(family.IGNORE)
     return spec
 
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The config of a model's directory, or that which a GGUF file's metadata mean."""
-    return gguf.read_config(directory) if is_gguf(directory) else storage.read_json(directory / "config.json")
+    return gguf.read_config(directory) if is_gguf(directory) else read_json(directory / "config.json")
 
 
 def read_spec(directory: Path) -> tuple[Spec, dict[str, Any]]:
@@ -78,11 +75,12 @@ def read_spec(directory: Path) -> tuple[Spec, dict[str, Any]]:
     return spec_from_config(config, directory if is_gguf(directory) else directory / "config.json"), config
 
 
-@cache
-def number_keys(family: str) -> dict[str, bool]:
-    """The keys of a family's config that hold numbers, whether whole ones, by what it writes of its own first size."""
-    said = example_config(family.rpartition(".")[2])
-    return {key: type(value) is int for key, value in said.items() if type(value) in (int, float)}
+def explain_sizes(e: QkvError, reader: Config) -> QkvError:
+    """The error of a part of the spec, with the keys of the config that hold the numbers which it names."""
+    numbers = [n for n in e.message.fields.values() if type(n) is int]
+    keys = [f"{key} = {reader.values[key]}" for key in sorted(reader.read) if reader.values[key] in numbers]
+    said = Message(" ({keys})", keys=", ".join(keys)) if keys else Message()
+    return QkvError("{where}: {e}{said}", where=reader.where, e=e, said=said)
 
 
 def preset_config(name: str) -> dict[str, Any] | None:
@@ -108,7 +106,9 @@ def load_core(
     spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors, known = storage.open_tensors(directory), storage.read_shapes(directory)
+    tensors = storage.open_tensors(directory)
+    shapes = storage.read_shapes(tensors)
+    refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
         core = build_core(spec)
     count = sum(p.numel() for p in core.parameters())
@@ -120,9 +120,9 @@ def load_core(
     names, ignore = gguf.read_names(directory) if is_gguf(directory) else read_names(core, config)
     try:
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
-        shapes = {n: known[n] if n in known else get().shape for n, get in tensors.items()}
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
+        refuse_oversized(count * dtype.itemsize, read_free_memory("cpu") if device.type == "cpu" else None)
         allocate(core, device, dtype)
         core.tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
@@ -131,6 +131,24 @@ def load_core(
     except QkvError as e:
         raise QkvError("{directory}: {e}", directory=directory, e=e) from None
     return core.eval(), config
+
+
+def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str, Any], where: Path) -> None:
+    """QkvError for a spec with more layers than the names of the tensors count, before any is built."""
+    numbers = (re.search(r"(?:^|\.)(\d+)\.", name) for name in names)
+    held = 1 + max((int(found[1]) for found in numbers if found), default=-1)
+    layers = max(len(stack.blocks) for stack in (spec.encoder, spec.decoder) if stack)
+    if layers > held:
+        keys = ", ".join(key for key, value in config.items() if "layer" in key and value == layers) or "spec"
+        raise QkvError("{where}: {keys} says {layers} layers, but the weights hold {held}", where=where, keys=keys,
+                       layers=layers, held=held)
+
+
+def refuse_oversized(need: int, free: int | None) -> None:
+    """QkvError where weights need more bytes than are `free`, where that is known."""
+    if free is not None and need > free:
+        raise QkvError("its weights need {need:.1f} GB, and {free:.1f} GB of memory are free; bf16 needs half as much "
+                       "as fp32", need=need / 1e9, free=free / 1e9)
 
 
 def read_names(core: Transformer, config: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 
+HUGE, SUMMED = 1e30, 1 << 22  # no weight is so large: its products are infinite in fp32; numbers of a tensor
 OPTIONAL = re.compile(r"\[([^]]*)\]")
 
 
@@ -86,7 +87,10 @@ def expert_names(name: str, ours: Tensor) -> list[str]:
 def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
     """Their tensor as ours: the ops in order."""
     if "row" in slot.ops:
-        theirs = theirs.reshape(theirs.shape[-1])
+        if theirs.ndim != 2 or len(theirs) != 1:
+            raise QkvError("{theirs}: found the shape {shape}, expected one row", theirs=slot.theirs[0],
+                           shape=list(theirs.shape))
+        theirs = theirs[0]
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
     if "pairs" in slot.ops and theirs.shape == next(iter(slot.ours.values())).shape:
@@ -94,9 +98,9 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
     if "split" not in slot.ops:
         return [theirs]
     sizes = [own.shape[0] for own in slot.ours.values()]
-    if sum(sizes) != theirs.shape[0]:
+    if [sum(sizes)] != list(theirs.shape[:1]):
         raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
-                       shape=theirs.shape[0], sizes=sum(sizes), map=" + ".join(map(str, sizes)))
+                       shape=theirs.shape[0] if theirs.ndim else 0, sizes=sum(sizes), map=" + ".join(map(str, sizes)))
     if "weave" in slot.ops:
         theirs = theirs.unflatten(0, (slot.heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
     return list(theirs.split(sizes))
@@ -159,6 +163,11 @@ def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: b
                        kind=str(part.dtype).removeprefix("torch."), name=name)
     if not again:
         ours.copy_(part)
+        # a sum is one pass and shows each fault; of large tensors it would slow the load, and their logits tell
+        if ours.numel() <= SUMMED and not (part.is_meta or abs(float(ours.sum(dtype=torch.float32))) < HUGE):
+            raise QkvError("{spelled}: {count} of its numbers are NaN, infinite or beyond {most:.0e}; `check` scans "
+                           "all weights", code="not finite", spelled=spelled, most=HUGE,
+                           count=int((~(ours.abs() < HUGE)).sum()))
     elif not part.is_meta and not torch.equal(ours, part.to(ours)):
         raise QkvError("{spelled}: the config ties it to the embedding, but the two tensors differ", spelled=spelled)
 

@@ -19,6 +19,7 @@ from qkv.checkpoints.locate import ADAPTER
 from qkv.checkpoints.model_dir import read_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.json_files import read_json
 from qkv.messages import Message
 
 CONFIG, WEIGHTS = ADAPTER, "adapter_model.safetensors"
@@ -117,7 +118,7 @@ def shorten_names(modules: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def base_of_adapter(directory: Path) -> str:
     """The model that the adapters in a directory were made for: a path, also beside the directory, or a name."""
-    base = storage.read_json(directory / CONFIG).get("base_model_name_or_path")
+    base = read_json(directory / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise QkvError("{directory}: names no base_model_name_or_path, the model that the adapter is for",
                        directory=directory / CONFIG)
@@ -133,7 +134,7 @@ def read_adapters(
     Raises:
         QkvError: another kind of adapter, or tensors that no module of the model takes.
     """
-    stated, where = storage.read_json(directory / CONFIG), directory / CONFIG
+    stated, where = read_json(directory / CONFIG), directory / CONFIG
     if stated.get("peft_type") != "LORA":
         raise QkvError("{where}: peft_type is {peft_type!r}, expected 'LORA'", where=where,
                        peft_type=stated.get("peft_type"))
@@ -171,7 +172,7 @@ def read_adapters(
 
 def adapter_scale(directory: Path) -> float:
     """What all adapters of a run of ours count, as its directory says."""
-    stated = storage.read_json(directory / CONFIG)
+    stated = read_json(directory / CONFIG)
     return float(stated["lora_alpha"]) / int(stated["r"])
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from qkv.checkpoints import storage
 from qkv.errors import QkvError, nearest
 from qkv.gguf_file import open_gguf
+from qkv.json_files import parse_json, read_json
 from qkv.paths import is_gguf
 
 Pooled = Literal["first", "last", "mean", "max"]
@@ -45,14 +46,14 @@ def read_pooling(directory: Path) -> Pooling | None:
         return read_gguf_pooling(open_gguf(directory).metadata, directory)
     if not path.is_file():
         return None
-    modules: Any = storage.parse_json(path)
+    modules: Any = parse_json(path)
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise QkvError("{path}: found the modules {kinds}, expected Transformer, Pooling and perhaps Normalize: others "
                        "are not supported", path=path, kinds=", ".join(kinds))
     said = f"{modules[1]['path']}/config.json"
-    files: dict[str, Any] = {MODULES: modules, said: storage.read_json(directory / said)}
-    files |= {name: storage.read_json(directory / name) for name in (PROMPTS, "sentence_bert_config.json")
+    files: dict[str, Any] = {MODULES: modules, said: read_json(directory / said)}
+    files |= {name: read_json(directory / name) for name in (PROMPTS, "sentence_bert_config.json")
               if (directory / name).is_file()}
     prompts = files.get(PROMPTS, {})
     prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""

@@ -5,8 +5,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,32 +16,29 @@ from torch import Tensor
 
 from qkv.errors import QkvError, nearest
 from qkv.files import name_missing_bytes
-from qkv.gguf_file import KINDS, open_gguf
+from qkv.gguf_file import KINDS, PackedTensor, open_gguf
+from qkv.json_files import read_json
+from qkv.messages import Message
 from qkv.paths import is_gguf
 
 SHARD_BYTES = 5_000_000_000
-Tensors = dict[str, Callable[[], Tensor]]  # each is read when it is called for
+Tensors = Mapping[str, Callable[[], Tensor]]  # each is read when it is called for
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; QkvError names the file, and the line where it breaks."""
-    value = parse_json(path)
-    if not isinstance(value, dict):
-        raise QkvError("{path}: found a {kind}, expected a JSON object", path=path, kind=type(value).__name__)
-    return value
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a safetensors file, read when it is called for; its shape stands in the header."""
 
+    file: Any
+    name: str
 
-def parse_json(path: Path) -> Any:
-    """What a JSON file holds; errors as of `read_json`."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise QkvError("{path}: no such file{hint}", path=path, hint=nearest(path.name, beside)) from None
-    except UnicodeDecodeError as e:
-        raise QkvError("{path}: not UTF-8 at byte {start}", path=path, start=e.start) from None
-    except json.JSONDecodeError as e:
-        raise QkvError("{path}, line {lineno}: not JSON ({msg})", path=path, lineno=e.lineno, msg=e.msg) from None
+    def __call__(self) -> Tensor:
+        return self.file.get_tensor(self.name)
+
+    @property
+    def shape(self) -> list[int]:
+        """The shape by the header."""
+        return list(self.file.get_slice(self.name).get_shape())
 
 
 def open_tensors(directory: Path) -> Tensors:
@@ -50,7 +48,7 @@ def open_tensors(directory: Path) -> Tensors:
         QkvError: no weights, a broken file, or an index that names a missing file or one outside the directory.
     """
     if is_gguf(directory):
-        return {name: tensor.unpack for name, tensor in open_gguf(directory).tensors.items()}
+        return open_gguf(directory).tensors
     for single, index, open_file in (
         ("model.safetensors", "model.safetensors.index.json", open_safetensors),
         ("pytorch_model.bin", "pytorch_model.bin.index.json", open_foreign),
@@ -91,7 +89,9 @@ def open_safetensors(path: Path) -> Tensors:
     except (SafetensorError, OSError) as e:
         raise QkvError("{path}: not a complete safetensors file ({e}); was the download or the copy complete?",
                        path=path, e=e) from None
-    return {name: lambda name=name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not file.keys():
+        raise QkvError("{path}: holds no tensors", path=path)
+    return {name: Stored(file, name) for name in file.keys()}  # noqa: SIM118
 
 
 def open_foreign(path: Path) -> Tensors:
@@ -101,18 +101,22 @@ def open_foreign(path: Path) -> Tensors:
     except Exception as e:
         raise QkvError("{path}: cannot be read as plain weights ({e}); use a safetensors file", path=path,
                        e=str(e).splitlines()[0]) from None
-    return {name: lambda t=t: t for name, t in values.items() if isinstance(t, Tensor)}
+    if not isinstance(values, dict):
+        raise QkvError("{path}: found a {kind}, expected tensors by name", path=path, kind=type(values).__name__)
+    tensors = {name: t for name, t in cast("dict[Any, Any]", values).items() if isinstance(t, Tensor)}
+    for name, t in tensors.items():
+        if not isinstance(name, str) or t.layout is not torch.strided or t.is_quantized or t.is_meta:
+            raise QkvError("{path}: {name!r} is sparse, quantised, without data or has no text for its name; expected "
+                           "plain tensors by name", path=path, name=name)
+    if not tensors:
+        raise QkvError("{path}: found {keys}, expected tensors by name; if they lie inside one of these, save that "
+                       "alone", path=path, keys=", ".join(map(str, list(values)[:8])) or Message("nothing"))
+    return {name: lambda t=t: t for name, t in tensors.items()}
 
 
-def read_shapes(directory: Path) -> dict[str, list[int]]:
-    """Name and shape of every tensor of the safetensors (or GGUF) files, from the headers alone."""
-    if is_gguf(directory):
-        return {name: list(tensor.shape) for name, tensor in open_gguf(directory).tensors.items()}
-    found: dict[str, list[int]] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        with safe_open(str(path), framework="pt") as file:
-            found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    return found
+def read_shapes(tensors: Tensors) -> dict[str, list[int]]:
+    """The shape of every tensor, from the headers alone where the format has them."""
+    return {name: list(t.shape if isinstance(t, Stored | PackedTensor) else t().shape) for name, t in tensors.items()}
 
 
 def stored_dtype(directory: Path) -> torch.dtype | None:

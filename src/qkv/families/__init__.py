@@ -33,7 +33,7 @@ def example_config(name: str) -> dict[str, Any]:
 
 def read_architecture(c: Config, known: Mapping[str, str]) -> str:
     """The entry of `known` for a config's first architecture, or the first entry where the config names none."""
-    stated = (c.get("architectures", None) or list(known))[0]
+    stated = (c.texts("architectures", None) or list(known))[0]
     if stated not in known:
         raise c.error("architectures", [stated], Message("one of {known}", known=", ".join(known)))
     return known[stated]
@@ -41,7 +41,7 @@ def read_architecture(c: Config, known: Mapping[str, str]) -> str:
 
 def count_labels(c: Config, default: int = 2) -> int:
     """How many labels a config declares."""
-    return len(c.get("id2label", None) or ()) or c.get("num_labels", default)
+    return len(c.part("id2label").values) or c.size("num_labels", default)
 
 
 def name_labels(count: int) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Reading a config strictly: every key is read, ignored with a reason, or an error; nothing is silently dropped."""
 
 import copy
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
+from qkv.spec import LAYERS, MOST
 
 # Keys that say nothing about the model's numbers: who wrote the file, how to generate, what labels are called.
 HOUSEKEEPING = re.compile(
@@ -19,8 +19,15 @@ HOUSEKEEPING = re.compile(
 )
 
 
+REQUIRED: Any = object()
+
+
 class Config:
-    """A config as a mapping that remembers which of its keys were read; `defaults` stand for keys that it lacks."""
+    """A config as a mapping that remembers which of its keys were read; `defaults` stand for keys that it lacks.
+
+    A key is read by what it holds: `size`, `layers`, `count`, `number`, `share`, `flag`, `texts`, `choice`, `part`.
+    Null is an error, unless the default is None or `null` allows it.
+    """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where
@@ -36,38 +43,88 @@ class Config:
         made.defaults = defaults | self.defaults
         return made
 
-    def __getitem__(self, key: str) -> Any:
+    def value(
+        self, key: str, default: Any, expected: Message, fits: Callable[[Any], bool], *, null: bool = False
+    ) -> Any:
+        """The value of `key`, which `fits`, or the default that the format defines.
+
+        Raises:
+            QkvError: the key is missing and has no default, or the value is not what was `expected`.
+        """
         if key not in self.values:
-            if key in self.defaults:
-                return self.defaults[key]
-            raise QkvError("{where}: the key {key!r} is missing{hint}", where=self.where, key=key,
-                           hint=nearest(key, self.values))
+            found = self.defaults.get(key, default)
+            if found is REQUIRED:
+                raise QkvError("{where}: the key {key!r} is missing{hint}", where=self.where, key=key,
+                               hint=nearest(key, self.values))
+            return found
         self.read.add(key)
-        value = self.values[key]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and (not math.isfinite(value) or value < 0):
-            raise self.error(key, value, Message("a finite number that is not negative"))
-        return value
+        found = self.values[key]
+        if not (fits(found) or (found is None and (null or default is None))):
+            raise self.error(key, found, expected)
+        return found
 
-    def get(self, key: str, default: Any) -> Any:
-        """The value of `key`, or the default that the format defines."""
-        return self[key] if key in self.values else self.defaults.get(key, default)
+    def whole(self, key: str, default: Any, least: int, most: int, null: bool) -> Any:
+        """A whole number from `least` to `most`."""
+        expected = Message("a whole number from {least} to {most:,}", least=least, most=most)
+        return self.value(key, default, expected, lambda v: type(v) is int and least <= v <= most, null=null)
 
-    def choice(self, key: str, known: Mapping[str, Any], default: str | None = None) -> Any:
+    def size(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:
+        """A width, a number of heads, tokens or positions: 1 or more."""
+        return self.whole(key, default, 1, MOST, null)
+
+    def count(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:
+        """A number of things of which there may be none."""
+        return self.whole(key, default, 0, MOST, null)
+
+    def layers(self, key: str, default: Any = REQUIRED) -> Any:
+        """How many blocks a stack has."""
+        return self.whole(key, default, 1, LAYERS, null=False)
+
+    def number(self, key: str, default: Any = REQUIRED) -> Any:
+        """A positive number that fp32 can hold, such as an epsilon or a base."""
+        fits: Callable[[Any], bool] = lambda v: type(v) in (int, float) and 0 < v < 1e38  # noqa: E731
+        return self.value(key, default, Message("a number above 0 and below 1e38"), fits)
+
+    def share(self, key: str, default: Any = REQUIRED) -> Any:
+        """A number from 0 to 1, such as a dropout or the spread of first weights."""
+        fits: Callable[[Any], bool] = lambda v: type(v) in (int, float) and 0 <= v <= 1  # noqa: E731
+        return self.value(key, default, Message("a number from 0 to 1"), fits)
+
+    def flag(self, key: str, default: Any = REQUIRED) -> Any:
+        """True or false."""
+        return self.value(key, default, Message("true or false"), lambda v: type(v) is bool)
+
+    def texts(self, key: str, default: Any = REQUIRED, *, length: int | None = None) -> Any:
+        """A list of texts, one for each of `length` layers where it is given."""
+        fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v)  # noqa: E731
+        found = self.value(key, default, Message("a list of texts"), fits)
+        if found is not None and length not in (None, len(found)):
+            raise self.error(key, found, Message("one for each of {blocks} layers", blocks=length))
+        return found
+
+    def choice(self, key: str, known: Mapping[str, Any], default: Any = REQUIRED) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
-        value = self[key] if default is None else self.get(key, default)
-        if value not in known:
-            raise self.error(key, value,
-                             Message("one of {known}{hint}", known=", ".join(known), hint=nearest(str(value), known)))
-        return known[value]
+        found = self.value(key, default, Message("text"), lambda v: isinstance(v, str))
+        if found not in known:
+            raise self.error(key, found,
+                             Message("one of {known}{hint}", known=", ".join(known), hint=nearest(found, known)))
+        return known[found]
+
+    def fixed(self, key: str, usual: Any, expected: Message | None = None) -> Any:
+        """The one value of `key` that the family knows, which is also its default."""
+        fits: Callable[[Any], bool] = lambda v: type(v) is type(usual) and v == usual  # noqa: E731
+        return self.value(key, usual, expected or Message(repr(usual)), fits)
 
     def part(self, key: str) -> "Config":
         """A nested config; empty (and false) where it is absent or null."""
-        self.read.add(key)
-        return Config(self.values.get(key) or {}, f"{self.where}: {key}")
+        found = self.value(key, None, Message("an object with keys"), lambda v: isinstance(v, dict))
+        return Config(found or {}, f"{self.where}: {key}")
 
     def error(self, key: str, found: object, expected: str) -> QkvError:
         """An error that names the key, what was found and what was expected."""
-        return QkvError("{where}: {key!r} is {found!r}, expected {expected}", where=self.where, key=key, found=found,
+        text = repr(found)
+        shown = text if len(text) <= 100 else f"{text[:99]}…"
+        return QkvError("{where}: {key!r} is {shown}, expected {expected}", where=self.where, key=key, shown=shown,
                         expected=expected)
 
     def finish(self, ignore: Iterable[str]) -> None:

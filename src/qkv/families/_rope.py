@@ -22,15 +22,13 @@ def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
 
     Raises for a scaling that is not in SCALINGS, and for partly rotated heads unless `partial` allows them.
     """
-    context, base = c.get("max_position_embeddings", 2048), c.get("rope_theta", None) or 10_000.0
-    trained, share = c.get("original_max_position_embeddings", None), c.get("partial_rotary_factor", None)
+    context, trained = c.size("max_position_embeddings", 2048), c.size("original_max_position_embeddings", None)
     today, before = c.part("rope_parameters"), c.part("rope_scaling")
     rope = before or today  # transformers prefers them in this order
-    kind = rope.get("rope_type", None) or rope.get("type", None) or "default"
-    trained = trained or rope.get("original_max_position_embeddings", None) or context
-    base, share = rope.get("rope_theta", None) or base, rope.get("partial_rotary_factor", None) or share or 1.0
-    if kind not in SCALINGS:
-        raise rope.error("rope_type", kind, Message("one of {scalings}", scalings=", ".join(SCALINGS)))
+    kind = rope.choice("rope_type" if "rope_type" in rope.values else "type", {k: k for k in SCALINGS}, "default")
+    trained = trained or rope.size("original_max_position_embeddings", None) or context
+    base = rope.number("rope_theta", c.number("rope_theta", 10_000.0))
+    share = rope.share("partial_rotary_factor", c.share("partial_rotary_factor", 1.0))
     if share != 1 and not partial:
         raise rope.error("partial_rotary_factor", share, Message("1, as this family turns whole heads"))
     slower = None if kind == "default" else read_scaling(rope, kind, context, trained)
@@ -40,14 +38,14 @@ def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
 
 def read_scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
     """The rotary scaling of a config, with transformers' defaults; dynamic starts at `context`, others at `trained`."""
-    usual, whole = dict[str, float](), c.get("truncate", True)
+    usual, whole = dict[str, float](), c.flag("truncate", True)
     if kind == "yarn":
-        over, under = c.get("mscale", None), c.get("mscale_all_dim", None)
-        factor = c.get("factor", None) or context / trained
+        over, under = c.number("mscale", None), c.number("mscale_all_dim", None)
+        factor = c.number("factor", None) or context / trained
         gain = yarn_mscale(factor, over) / yarn_mscale(factor, under) if over and under else yarn_mscale(factor, 1)
         usual = {"factor": factor, "beta_slow": 1, "beta_fast": 32, "attention_factor": gain}
     ours, keys = SCALINGS[kind]
-    said = {field: float(c.get(key, None) or usual.get(key) or c[key]) for key, field in keys.items()}
+    said = {field: float(c.number(key, None) or usual.get(key) or c.number(key)) for key, field in keys.items()}
     at = {"linear": 0, "dynamic": context}.get(kind, trained)
     return Scaling(ours, trained=at, **said, whole="exact" if kind == "yarn" and not whole else "rounded")
 

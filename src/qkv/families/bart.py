@@ -14,14 +14,12 @@ NAMED = {"bart": "Bart", "mbart": "MBart"}
 
 def spec(c: Config) -> Spec:
     """The spec that a BART or mBART config describes."""
-    s, kind = marian.spec(c.with_defaults(**SIZES["large"])), c.get("model_type", "bart")
+    s, kind = marian.spec(c.with_defaults(**SIZES["large"])), c.choice("model_type", {t: t for t in TYPES}, "bart")
     before = kind == "mbart"
     for key, usual in (("normalize_before", before), ("add_final_layer_norm", before), ("tie_word_embeddings", True)):
-        if c.get(key, usual) != usual:
-            raise c.error(key, c[key],
-                          Message("{usual} in a model of type {kind}", usual=str(usual).lower(), kind=kind))
+        c.fixed(key, usual, Message("{usual} in a model of type {kind}", usual=str(usual).lower(), kind=kind))
 
-    norm, table = Norm("layer", 1e-5), Table("learned", size=c.get("max_position_embeddings", 1024), offset=2)
+    norm, table = Norm("layer", 1e-5), Table("learned", size=c.size("max_position_embeddings", 1024), offset=2)
 
     def stack(old: Stack | None) -> Stack:
         assert old
@@ -33,10 +31,10 @@ def spec(c: Config) -> Spec:
     heads = {"ForConditionalGeneration": "words", "Model": "bare words", "ForSequenceClassification": "texts"}
     said, labels = read_architecture(c, {NAMED[kind] + name: head for name, head in heads.items()}), None
     if said == "texts":
-        drop = c.get("classifier_dropout", 0.0) or 0.0
+        drop = c.share("classifier_dropout", None) or 0.0
         labels = Labels(count_labels(c, 2 if before else 3), token="last", dense=Dense("tanh"), dropout=drop)
     head = None if labels else Head("tied", bias=said == "words")
-    init = Init("normal", std=c.get("init_std", 0.02))
+    init = Init("normal", std=c.share("init_std", 0.02))
     return replace(s, decoder=stack(s.decoder), encoder=stack(s.encoder), head=head, init=init, labels=labels)
 
 

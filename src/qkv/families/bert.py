@@ -15,17 +15,16 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
 def spec(c: Config) -> Spec:
     """The spec that a BERT config describes."""
     c = c.with_defaults(**SIZES["base"])
-    width, heads = c["hidden_size"], c["num_attention_heads"]
-    drop, norm = c.get("hidden_dropout_prob", 0.1), Norm("layer", c.get("layer_norm_eps", 1e-12))
+    width, heads = c.size("hidden_size"), c.size("num_attention_heads")
+    drop, norm = c.share("hidden_dropout_prob", 0.1), Norm("layer", c.number("layer_norm_eps", 1e-12))
     for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):
-        if c.get(key, usual) != usual:
-            raise c.error(key, c[key], repr(usual))
-    mask, dim, attn_drop = Mask("full"), width // heads, c.get("attention_probs_dropout_prob", 0.1)
+        c.fixed(key, usual)
+    mask, dim, attn_drop = Mask("full"), width // heads, c.share("attention_probs_dropout_prob", 0.1)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
     activation, kind = c.choice("hidden_act", ACTIVATIONS, "gelu"), read_architecture(c, HEADS)
-    ffn = Ffn(width=c["intermediate_size"], activation=activation, bias=True)
-    blocks = (Block(attn, ffn, norm_sum=norm, dropout=drop),) * c["num_hidden_layers"]
-    table, segments = Table("learned", size=c.get("max_position_embeddings", 512)), c.get("type_vocab_size", 2)
+    ffn = Ffn(width=c.size("intermediate_size"), activation=activation, bias=True)
+    blocks = (Block(attn, ffn, norm_sum=norm, dropout=drop),) * c.layers("num_hidden_layers")
+    table, segments = Table("learned", size=c.size("max_position_embeddings", 512)), c.size("type_vocab_size", 2)
     stack = Stack(width=width, blocks=blocks, positions=table, embed_norm=norm, dropout=drop, segments=segments)
     head = labels = None
     if "words" in kind:
@@ -33,10 +32,10 @@ def spec(c: Config) -> Spec:
     if kind == "words and pairs":
         labels = Labels(2, dense=Dense("tanh"))
     if kind == "texts":
-        given = c.get("classifier_dropout", None)
+        given = c.share("classifier_dropout", None)
         labels = Labels(count_labels(c), dense=Dense("tanh"), dropout=drop if given is None else given)
-    init = Init("normal", std=c.get("initializer_range", 0.02))
-    return Spec(vocabulary=c["vocab_size"], encoder=stack, head=head, init=init, labels=labels)
+    init = Init("normal", std=c.share("initializer_range", 0.02))
+    return Spec(vocabulary=c.size("vocab_size"), encoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -11,19 +11,20 @@ TYPES = ("bloom",)
 
 def spec(c: Config) -> Spec:
     """The spec that a BLOOM config describes."""
-    width, heads = c.get("n_embed", None) or c.get("hidden_size", 64), c.get("n_head", None)
-    heads, layers = heads or c.get("num_attention_heads", 8), c.get("n_layer", None) or c.get("num_hidden_layers", 2)
-    mask, drop = Mask("causal", alibi_heads=heads), c.get("hidden_dropout", 0.0)
+    width, heads = c.size("n_embed", None) or c.size("hidden_size", 64), c.size("n_head", None)
+    heads = heads or c.size("num_attention_heads", 8)
+    layers = c.layers("n_layer", None) or c.layers("num_hidden_layers", 2)
+    mask, drop = Mask("causal", alibi_heads=heads), c.share("hidden_dropout", 0.0)
     attn = Attention(heads=heads, groups=heads, head_dim=width // heads, mask=mask, bias=True, out_bias=True)
-    attn = replace(attn, dropout=c.get("attention_dropout", 0.0))
+    attn = replace(attn, dropout=c.share("attention_dropout", 0.0))
     ffn = Ffn(width=4 * width, activation="gelu_tanh", bias=True)
-    norm = Norm("layer", c.get("layer_norm_epsilon", 1e-5))
-    residual = "deepnorm" if c.get("apply_residual_connection_post_layernorm", False) else "serial"
+    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5))
+    residual = "deepnorm" if c.flag("apply_residual_connection_post_layernorm", False) else "serial"
     block = Block(attn, ffn, norm_in=norm, residual=residual, dropout=drop)
     stack = Stack(width=width, blocks=(block,) * layers, embed_norm=norm, final_norm=norm)
     head, labels = llama.read_heads(c.with_defaults(tie_word_embeddings=True))
-    init = Init("normal", std=c.get("initializer_range", 0.02))
-    return Spec(vocabulary=c.get("vocab_size", 250_880), decoder=stack, head=head, init=init, labels=labels)
+    init = Init("normal", std=c.share("initializer_range", 0.02))
+    return Spec(vocabulary=c.size("vocab_size", 250_880), decoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -11,19 +11,19 @@ TYPES = ("chatglm",)
 
 def spec(c: Config) -> Spec:
     """The spec that a ChatGLM-6B config describes."""
-    if not c.get("position_encoding_2d", False):
+    if not c.flag("position_encoding_2d", False):
         raise c.error("position_encoding_2d", False,
                       Message("true: of this type, only ChatGLM-6B is supported, no later model"))
-    width, heads, layers = c["hidden_size"], c["num_attention_heads"], c["num_layers"]
-    dim, norm = width // heads, Norm("layer", c.get("layernorm_epsilon", 1e-5))
+    width, heads, layers = c.size("hidden_size"), c.size("num_attention_heads"), c.layers("num_layers")
+    dim, norm = width // heads, Norm("layer", c.number("layernorm_epsilon", 1e-5))
     mask, turn = Mask("prefix"), Rotary(dim // 2, axes=2)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, rotary=turn)
-    ffn = Ffn(width=c.get("inner_hidden_size", 16_384), activation="gelu_tanh", bias=True)
+    ffn = Ffn(width=c.size("inner_hidden_size", 16_384), activation="gelu_tanh", bias=True)
     block = Block(attn, ffn, norm_in=norm, residual="deepnorm", residual_scale=(2 * layers) ** 0.5)
-    stack = Stack(width=width, blocks=(block,) * layers, final_norm=norm, context=c.get("max_sequence_length", 2048))
+    stack = Stack(width=width, blocks=(block,) * layers, final_norm=norm, context=c.size("max_sequence_length", 2048))
     # transformers ties the head by default; the release stores a second copy of it
-    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
-    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head)
+    head = Head("tied" if c.flag("tie_word_embeddings", True) else "untied")
+    return Spec(vocabulary=c.size("vocab_size"), decoder=stack, head=head)
 
 
 def config(s: Spec) -> dict[str, Any]:

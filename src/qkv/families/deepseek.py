@@ -22,7 +22,7 @@ V3 = BOTH | {
 V2 = BOTH | {
     "vocab_size": 102_400, "hidden_size": 4096, "intermediate_size": 11_008, "moe_intermediate_size": 1407,
     "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048, "n_shared_experts": 2,
-    "n_routed_experts": 64, "num_experts_per_tok": None, "n_group": None, "topk_group": None,
+    "n_routed_experts": 64,
     "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "norm_topk_prob": False, "scoring_func": "softmax",
     "topk_method": "greedy",
 }
@@ -32,40 +32,41 @@ SCORES = {"noaux_tc": "sigmoid", "greedy": "softmax", "group_limited_greedy": "s
 def spec(c: Config) -> Spec:
     """The spec that a DeepSeek config describes."""
     defaults = c.choice("model_type", {"deepseek_v3": V3, "deepseek_v2": V2}, TYPES[0])
-    c = c.with_defaults(**defaults, head_dim=c.get("qk_rope_head_dim", 64))
+    c = c.with_defaults(**defaults, head_dim=c.size("qk_rope_head_dim", 64))
     base = llama.spec(c)
     block: Any = base.stack.blocks[0]
     usual, wide = block.attn, block.ffn
-    turn = replace(usual.rotary, pairs="interleaved" if c["rope_interleave"] else "half")
+    turn = replace(usual.rotary, pairs="interleaved" if c.flag("rope_interleave") else "half")
     attn = Latent(
-        heads=usual.heads, q_rank=c["q_lora_rank"] or None, kv_rank=c["kv_lora_rank"],
-        nope_head_dim=c["qk_nope_head_dim"], value_dim=c["v_head_dim"], mask=Mask("causal"), rotary=turn,
+        heads=usual.heads, q_rank=c.size("q_lora_rank", null=True), kv_rank=c.size("kv_lora_rank"),
+        nope_head_dim=c.size("qk_nope_head_dim"), value_dim=c.size("v_head_dim"), mask=Mask("causal"), rotary=turn,
         norm=Norm("rms", 1e-6), bias=usual.bias, dropout=usual.dropout,
     )  # fmt: skip  # the norms of the latents take no epsilon from the config
-    weight = (c.part("rope_scaling") or c.part("rope_parameters")).get("mscale_all_dim", None)
+    weight = (c.part("rope_scaling") or c.part("rope_parameters")).number("mscale_all_dim", None)
     if turn.scaling and weight:  # yarn scales the whole dot product, not the rotary part alone
         by = _rope.yarn_mscale(turn.scaling.factor, weight)
         attn = replace(attn, scale=(attn.nope_head_dim + turn.dim) ** -0.5 * by * by)
-    if c["moe_layer_freq"] != 1:
-        raise c.error("moe_layer_freq", c["moe_layer_freq"],
-                      Message("1: experts in every layer after the dense ones"))
-    first, sparse = c["first_k_dense_replace"], {"ffn": None, "moe": read_experts(c, wide)}
+    c.fixed("moe_layer_freq", 1, Message("1: experts in every layer after the dense ones"))
+    first, sparse = c.count("first_k_dense_replace"), {"ffn": None, "moe": read_experts(c, wide)}
     return llama.map_blocks(base, lambda i, b: replace(b, attn=attn, **({} if i < first else sparse)))
 
 
 def read_experts(c: Config, wide: Ffn) -> Experts:
     """V3: sigmoid scores, balancing bias, groups ranked by their best two; V2: softmax, groups ranked by their best."""
-    method, summed = c["topk_method"], c["norm_topk_prob"]
-    score, v3 = c.choice("topk_method", SCORES), method == "noaux_tc"
-    if c["scoring_func"] != score or (summed and not v3):
-        wanted = Message("one that matches {scoring_func} and norm_topk_prob {summed}",
-                         scoring_func=c["scoring_func"], summed=summed)
+    method, summed = c.choice("topk_method", {name: name for name in SCORES}), c.flag("norm_topk_prob")
+    score: Any = SCORES[method]
+    v3 = method == "noaux_tc"
+    scoring = c.choice("scoring_func", {name: name for name in SCORES.values()})
+    if scoring != score or (summed and not v3):
+        wanted = Message("one that matches {scoring_func} and norm_topk_prob {summed}", scoring_func=scoring,
+                         summed=summed)
         raise c.error("topk_method", method, wanted)
-    one, shared = replace(wide, width=c["moe_intermediate_size"], bias=False), c["n_shared_experts"] or 0
-    groups, topk_groups = (1, 1) if method == "greedy" else (c["n_group"], c["topk_group"])
+    one = replace(wide, width=c.size("moe_intermediate_size"), bias=False)
+    shared = c.count("n_shared_experts", null=True) or 0
+    groups, topk_groups = (1, 1) if method == "greedy" else (c.size("n_group"), c.size("topk_group"))
     return Experts(
-        num_experts=c["n_routed_experts"], top_k=c["num_experts_per_tok"], expert=one, score=score,
-        weights="sum to one" if summed else "as scored", scale=float(c["routed_scaling_factor"]),
+        num_experts=c.size("n_routed_experts"), top_k=c.size("num_experts_per_tok"), expert=one, score=score,
+        weights="sum to one" if summed else "as scored", scale=float(c.number("routed_scaling_factor")),
         balance="bias" if v3 else "none", groups=groups, topk_groups=topk_groups,
         group_score="best two" if v3 else "best",
         shared=replace(wide, width=one.width * shared) if shared else None,

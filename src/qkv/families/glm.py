@@ -13,7 +13,7 @@ USUAL = {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 1
 
 def spec(c: Config) -> Spec:
     """The spec that a GLM-4 config describes."""
-    sandwich = c.get("model_type", "glm") == "glm4"
+    sandwich: bool = c.choice("model_type", {"glm": False, "glm4": True}, "glm")
 
     def block(_: int, b: Block) -> Block:
         turn: Any = b.attn.rotary

@@ -12,19 +12,19 @@ HEADS = {"GLMForConditionalGeneration": "words", "GLMModel": "words", "GLMForMul
 
 def spec(c: Config) -> Spec:
     """The spec that a config of GLM-10B's kind describes."""
-    width, heads, _ = c["hidden_size"], c["num_attention_heads"], read_architecture(c, HEADS)
-    if not c.get("block_position_encoding", True):
-        raise c.error("block_position_encoding", False, Message("true"))
-    norm, drop = Norm("layer", c.get("layernorm_epsilon", 1e-5)), c.get("output_dropout_prob", 0.1)
-    attn_drop = c.get("attention_dropout_prob", 0.1)
+    width, heads, _ = c.size("hidden_size"), c.size("num_attention_heads"), read_architecture(c, HEADS)
+    c.fixed("block_position_encoding", True, Message("true"))
+    norm, drop = Norm("layer", c.number("layernorm_epsilon", 1e-5)), c.share("output_dropout_prob", 0.1)
+    attn_drop = c.share("attention_dropout_prob", 0.1)
     mask, dim = Mask("prefix"), width // heads
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
     block = Block(attn, Ffn(width=4 * width, activation="gelu_tanh", bias=True), norm_in=norm, dropout=drop)
-    positions = Table("learned", size=c.get("max_sequence_length", 512) + 1, blanks="counted")
-    drop = c.get("embedding_dropout_prob", 0.1)
-    stack = Stack(width=width, blocks=(block,) * c["num_layers"], positions=positions, final_norm=norm, dropout=drop)
-    init = Init("normal", std=c.get("initializer_range", 0.02), depth_scaled=True)
-    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=Head("tied"), init=init)
+    positions = Table("learned", size=c.size("max_sequence_length", 512) + 1, blanks="counted")
+    drop = c.share("embedding_dropout_prob", 0.1)
+    blocks = (block,) * c.layers("num_layers")
+    stack = Stack(width=width, blocks=blocks, positions=positions, final_norm=norm, dropout=drop)
+    init = Init("normal", std=c.share("initializer_range", 0.02), depth_scaled=True)
+    return Spec(vocabulary=c.size("vocab_size"), decoder=stack, head=Head("tied"), init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -12,20 +12,21 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu"
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-2 config describes."""
-    width, heads = c["n_embd"], c["n_head"]
-    norm, drop = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("resid_pdrop", 0.1)
+    width, heads = c.size("n_embd"), c.size("n_head")
+    norm, drop = Norm("layer", c.number("layer_norm_epsilon", 1e-5)), c.share("resid_pdrop", 0.1)
     attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal"), bias=True, out_bias=True,
-        scale=None if c.get("scale_attn_weights", True) else 1.0, dropout=c.get("attn_pdrop", 0.1),
+        scale=None if c.flag("scale_attn_weights", True) else 1.0, dropout=c.share("attn_pdrop", 0.1),
     )
     activation = c.choice("activation_function", ACTIVATIONS, "gelu_new")
-    ffn = Ffn(width=c.get("n_inner", None) or 4 * width, activation=activation, bias=True)
+    ffn = Ffn(width=c.size("n_inner", None) or 4 * width, activation=activation, bias=True)
     block = Block(attn, ffn, norm_in=norm, dropout=drop)
-    positions, early = Table("learned", size=c["n_positions"]), c.get("embd_pdrop", 0.1)
-    stack = Stack(width=width, blocks=(block,) * c["n_layer"], positions=positions, final_norm=norm, dropout=early)
-    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
-    init = Init("normal", std=c.get("initializer_range", 0.02), depth_scaled=True)
-    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init)
+    positions, early = Table("learned", size=c.size("n_positions")), c.share("embd_pdrop", 0.1)
+    blocks = (block,) * c.layers("n_layer")
+    stack = Stack(width=width, blocks=blocks, positions=positions, final_norm=norm, dropout=early)
+    head = Head("tied" if c.flag("tie_word_embeddings", True) else "untied")
+    init = Init("normal", std=c.share("initializer_range", 0.02), depth_scaled=True)
+    return Spec(vocabulary=c.size("vocab_size"), decoder=stack, head=head, init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:

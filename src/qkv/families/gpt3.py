@@ -16,13 +16,14 @@ UNPUBLISHED = f"GPT-3's paper does not tell how wide its local bands are; {BAND}
 
 def spec(c: Config) -> Spec:
     """The spec of a row of table 2.1; layers 1, 3, 5… see only the newest `band` keys."""
-    width, heads, dim = c["d_model"], c["n_heads"], c["d_head"]
+    width, heads, dim = c.size("d_model"), c.size("n_heads"), c.size("d_head")
     dense = Attention(heads=heads, groups=heads, head_dim=dim, mask=Mask("causal"), bias=True, out_bias=True)
-    banded = replace(dense, mask=Mask("causal", window=c.get("band", BAND)))
-    norm, ffn = Norm("layer"), Ffn(width=c.get("d_ff", 4 * width), activation="gelu_tanh", bias=True)
-    blocks = tuple(Block(banded if i % 2 else dense, ffn, norm_in=norm) for i in range(c["n_layers"]))
-    stack = Stack(width=width, blocks=blocks, positions=Table("learned", size=c.get("n_ctx", 2048)), final_norm=norm)
-    return Spec(vocabulary=c.get("vocab_size", 50_257), decoder=stack, init=Init("normal", std=0.02, depth_scaled=True))
+    banded = replace(dense, mask=Mask("causal", window=c.size("band", BAND)))
+    norm, ffn = Norm("layer"), Ffn(width=c.size("d_ff", 4 * width), activation="gelu_tanh", bias=True)
+    blocks = tuple(Block(banded if i % 2 else dense, ffn, norm_in=norm) for i in range(c.layers("n_layers")))
+    stack = Stack(width=width, blocks=blocks, positions=Table("learned", size=c.size("n_ctx", 2048)), final_norm=norm)
+    init = Init("normal", std=0.02, depth_scaled=True)
+    return Spec(vocabulary=c.size("vocab_size", 50_257), decoder=stack, init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def spec(c: Config) -> Spec:
     stack: Any = s.decoder
     first = stack.blocks[0]
     attn = replace(first.attn, groups=1, mask=Mask("causal"), bias=False, out_bias=False)
-    moe = Experts(num_experts=c["experts"], top_k=c["chosen"], expert=replace(first.ffn, bias=False))
+    moe = Experts(num_experts=c.size("experts"), top_k=c.size("chosen"), expert=replace(first.ffn, bias=False))
     block = replace(first, attn=attn, ffn=None, moe=moe)
     return replace(s, decoder=replace(stack, blocks=(block,) * len(stack.blocks)))
 

@@ -14,26 +14,33 @@ ALTERNATING: list[Any] = [[["global", "local"], 12]]
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-Neo config describes."""
-    width, heads, drop = c.get("hidden_size", 2048), c.get("num_heads", 16), c.get("resid_dropout", 0.0)
-    masks = {"global": Mask("causal"), "local": Mask("causal", window=c.get("window_size", 256))}
-    kinds = [kind for group, times in c.get("attention_types", None) or ALTERNATING for kind in group * times]
-    if len(kinds) != c.get("num_layers", 24) or not masks.keys() >= set(kinds):
-        raise c.error("attention_types", kinds,
-                      Message("'global' or 'local' for each of {num_layers} layers",
-                      num_layers=c.get("num_layers", 24)))
-    norm, ffn = Norm("layer", c.get("layer_norm_epsilon", 1e-5)), c.get("intermediate_size", None) or 4 * width
+    width, heads, drop = c.size("hidden_size", 2048), c.size("num_heads", 16), c.share("resid_dropout", 0.0)
+    masks = {"global": Mask("causal"), "local": Mask("causal", window=c.size("window_size", 256))}
+    layers = c.layers("num_layers", 24)
+    wanted = Message("'global' or 'local' for each of {num_layers} layers", num_layers=layers)
+
+    def fits(groups: Any) -> bool:
+        rows = groups if isinstance(groups, list) and all(isinstance(g, list) and len(g) == 2 for g in groups) else []
+        whole = all(isinstance(of, list) and set(map(str, of)) <= masks.keys() and type(n) is int for of, n in rows)
+        return whole and sum(len(of) * n for of, n in rows) == layers and all(0 <= n <= layers for _, n in rows)
+
+    groups = c.value("attention_types", None, wanted, fits) or ALTERNATING
+    if not fits(groups):
+        raise c.error("attention_types", groups, wanted)
+    kinds = [kind for group, times in groups for kind in group * times]
+    norm, ffn = Norm("layer", c.number("layer_norm_epsilon", 1e-5)), c.size("intermediate_size", None) or 4 * width
     attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=masks["global"], out_bias=True,
-        scale=1.0, dropout=c.get("attention_dropout", 0.0),
+        scale=1.0, dropout=c.share("attention_dropout", 0.0),
     )  # fmt: skip  # no 1/sqrt(head_dim)
     activation = c.choice("activation_function", gpt2.ACTIVATIONS, "gelu_new")
     block = Block(attn, Ffn(width=ffn, activation=activation, bias=True), norm_in=norm, dropout=drop)
     blocks = tuple(replace(block, attn=replace(attn, mask=masks[kind])) for kind in kinds)
-    positions = Table("learned", size=c.get("max_position_embeddings", 2048))
-    stack = Stack(width=width, blocks=blocks, positions=positions, final_norm=norm, dropout=c.get("embed_dropout", 0.0))
-    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied")
-    init = Init("normal", std=c.get("initializer_range", 0.02))
-    return Spec(vocabulary=c.get("vocab_size", 50257), decoder=stack, head=head, init=init)
+    positions, drop = Table("learned", size=c.size("max_position_embeddings", 2048)), c.share("embed_dropout", 0.0)
+    stack = Stack(width=width, blocks=blocks, positions=positions, final_norm=norm, dropout=drop)
+    head = Head("tied" if c.flag("tie_word_embeddings", True) else "untied")
+    init = Init("normal", std=c.share("initializer_range", 0.02))
+    return Spec(vocabulary=c.size("vocab_size", 50257), decoder=stack, head=head, init=init)
 
 
 def config(s: Spec) -> dict[str, Any]:

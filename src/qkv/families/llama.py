@@ -15,27 +15,27 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_ta
 
 def spec(c: Config, *, partial: bool = False) -> Spec:
     """The spec that a LLaMA config describes; derived families may allow partly rotated heads (`partial`)."""
-    width, heads, bias = c["hidden_size"], c["num_attention_heads"], c.get("attention_bias", False)
-    dim = c.get("head_dim", None) or width // heads
-    groups, turn = c.get("num_key_value_heads", None) or heads, _rope.read_rotary(c, dim, partial=partial)
+    width, heads, bias = c.size("hidden_size"), c.size("num_attention_heads"), c.flag("attention_bias", False)
+    dim = c.size("head_dim", None) or width // heads
+    groups, turn = c.size("num_key_value_heads", None) or heads, _rope.read_rotary(c, dim, partial=partial)
     attn = Attention(
         heads=heads, groups=groups, head_dim=dim, mask=Mask("causal"), bias=bias, out_bias=bias, rotary=turn,
-        dropout=c.get("attention_dropout", 0.0) or 0.0,
+        dropout=c.share("attention_dropout", None) or 0.0,
     )
     activation = c.choice("hidden_act", ACTIVATIONS, "silu")
-    ffn = Ffn(width=c["intermediate_size"], activation=activation, gated=True, bias=c.get("mlp_bias", False))
-    norm = Norm("rms", c.get("rms_norm_eps", 1e-6))
-    blocks = (Block(attn, ffn, norm_in=norm),) * c["num_hidden_layers"]
-    stack = Stack(width=width, blocks=blocks, final_norm=norm, context=c.get("max_position_embeddings", 2048))
+    ffn = Ffn(width=c.size("intermediate_size"), activation=activation, gated=True, bias=c.flag("mlp_bias", False))
+    norm = Norm("rms", c.number("rms_norm_eps", 1e-6))
+    blocks = (Block(attn, ffn, norm_in=norm),) * c.layers("num_hidden_layers")
+    stack = Stack(width=width, blocks=blocks, final_norm=norm, context=c.size("max_position_embeddings", 2048))
     head, labels = read_heads(c)
-    init = Init("normal", std=c.get("initializer_range", 0.02))
-    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init, labels=labels)
+    init = Init("normal", std=c.share("initializer_range", 0.02))
+    return Spec(vocabulary=c.size("vocab_size"), decoder=stack, head=head, init=init, labels=labels)
 
 
 def read_heads(c: Config) -> tuple[Head | None, Labels | None]:
     """The head and the labels by `architectures`: tokens, labels from the last token, or neither."""
-    kind = (c.get("architectures", None) or ["ForCausalLM"])[0]
-    head = Head("tied" if c.get("tie_word_embeddings", False) else "untied")
+    kind = (c.texts("architectures", None) or ["ForCausalLM"])[0]
+    head = Head("tied" if c.flag("tie_word_embeddings", False) else "untied")
     labels = Labels(count_labels(c), token="last", bias=False)
     for ending, found in {"ForCausalLM": (head, None), "ForSequenceClassification": (None, labels)}.items():
         if kind.endswith(ending):

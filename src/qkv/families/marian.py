@@ -13,30 +13,30 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Marian config describes."""
-    width, norm, drop = c["d_model"], Norm("layer", 1e-5), c.get("dropout", 0.1)
-    positions = Table("sinusoid", size=c.get("max_position_embeddings", 1024), layout="half")
-    scale = width**0.5 if c.get("scale_embedding", False) else 1.0
+    width, norm, drop = c.size("d_model"), Norm("layer", 1e-5), c.share("dropout", 0.1)
+    positions = Table("sinusoid", size=c.size("max_position_embeddings", 1024), layout="half")
+    scale = width**0.5 if c.flag("scale_embedding", False) else 1.0
 
     def attention(heads: int, kind: Literal["full", "causal", "memory"]) -> Attention:
         return Attention(
             heads=heads, groups=heads, head_dim=width // heads, mask=Mask(kind), bias=True, out_bias=True,
-            dropout=c.get("attention_dropout", 0.0),
+            dropout=c.share("attention_dropout", 0.0),
         )
 
     def stack(side: str, mask: Literal["full", "causal"], cross: bool) -> Stack:
-        heads = c[f"{side}_attention_heads"]
+        heads = c.size(f"{side}_attention_heads")
         activation = c.choice("activation_function", ACTIVATIONS)
-        inner_drop = c.get("activation_dropout", 0.0)
-        ffn = Ffn(width=c[f"{side}_ffn_dim"], activation=activation, bias=True, dropout=inner_drop)
+        inner_drop = c.share("activation_dropout", 0.0)
+        ffn = Ffn(width=c.size(f"{side}_ffn_dim"), activation=activation, bias=True, dropout=inner_drop)
         memory = attention(heads, "memory") if cross else None
         block = Block(attention(heads, mask), ffn, cross=memory, norm_sum=norm, dropout=drop)
-        blocks = (block,) * c[f"{side}_layers"]
+        blocks = (block,) * c.layers(f"{side}_layers")
         return Stack(width=width, blocks=blocks, positions=positions, embed_scale=scale, dropout=drop)
 
-    shared = c.get("share_encoder_decoder_embeddings", True)
-    sources = c["vocab_size"]
-    target = c.get("decoder_vocab_size", None) or sources
-    head = Head("tied" if c.get("tie_word_embeddings", True) else "untied", bias=True)
+    shared = c.flag("share_encoder_decoder_embeddings", True)
+    sources = c.size("vocab_size")
+    target = c.size("decoder_vocab_size", None) or sources
+    head = Head("tied" if c.flag("tie_word_embeddings", True) else "untied", bias=True)
     decoder, encoder = stack("decoder", "causal", True), stack("encoder", "full", False)
     own = None if shared else sources
     return Spec(vocabulary=target, decoder=decoder, encoder=encoder, head=head, sources=own, init=Init("xavier"))

@@ -12,7 +12,7 @@ TOKENS = {"mistral": "sentence"}
 
 def spec(c: Config) -> Spec:
     """The spec that a Mistral config describes."""
-    mask = Mask("causal", window=c.get("sliding_window", 4096))
+    mask = Mask("causal", window=c.size("sliding_window", 4096, null=True))
     s = llama.spec(c.with_defaults(num_key_value_heads=8, max_position_embeddings=131_072))
     return llama.map_blocks(s, lambda _, b: replace(b, attn=replace(b.attn, mask=mask)))
 

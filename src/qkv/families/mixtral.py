@@ -16,8 +16,8 @@ def spec(c: Config) -> Spec:
     base = llama.spec(c.with_defaults(**DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
-    moe = Experts(num_experts=c.get("num_local_experts", 8), top_k=c.get("num_experts_per_tok", 2), expert=ffn)
-    attn = replace(attn, mask=Mask("causal", window=c.get("sliding_window", None)))
+    moe = Experts(num_experts=c.size("num_local_experts", 8), top_k=c.size("num_experts_per_tok", 2), expert=ffn)
+    attn = replace(attn, mask=Mask("causal", window=c.size("sliding_window", None)))
     return llama.map_blocks(base, lambda _, b: replace(b, attn=attn, ffn=None, moe=moe))
 
 

@@ -17,26 +17,24 @@ SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_ac
 def spec(c: Config) -> Spec:
     """The spec that a GPT-1 config describes."""
     c = c.with_defaults(**SIZES["117m"])
-    width, heads, drop = c["n_embd"], c["n_head"], c.get("resid_pdrop", 0.1)
-    if not c.get("tie_word_embeddings", True):
-        raise c.error("tie_word_embeddings", False, Message("true: the head of GPT-1 is its embedding"))
-    mask, dim, attn_drop = Mask("causal"), width // heads, c.get("attn_pdrop", 0.1)
+    width, heads, drop = c.size("n_embd"), c.size("n_head"), c.share("resid_pdrop", 0.1)
+    c.fixed("tie_word_embeddings", True, Message("true: the head of GPT-1 is its embedding"))
+    mask, dim, attn_drop = Mask("causal"), width // heads, c.share("attn_pdrop", 0.1)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
     ffn = Ffn(width=4 * width, activation=c.choice("afn", ACTIVATIONS, "gelu"), bias=True)
-    block = Block(attn, ffn, norm_sum=Norm("layer", c.get("layer_norm_epsilon", 1e-5)), dropout=drop)
-    table = Table("learned", size=c.get("n_positions", 512))
-    stack = Stack(width=width, blocks=(block,) * c["n_layer"], positions=table, dropout=c.get("embd_pdrop", 0.1))
+    block = Block(attn, ffn, norm_sum=Norm("layer", c.number("layer_norm_epsilon", 1e-5)), dropout=drop)
+    table, early = Table("learned", size=c.size("n_positions", 512)), c.share("embd_pdrop", 0.1)
+    stack = Stack(width=width, blocks=(block,) * c.layers("n_layer"), positions=table, dropout=early)
     kind, labels = read_architecture(c, HEADS), None
     if kind == "texts":
         labels = Labels(count_labels(c), token="last", bias=False)
     if kind == "choices":
         token = c.choice("summary_type", {"cls_index": "last", "last": "last", "first": "first"}, "cls_index")
         for key in SUMMARY:
-            if c.get(key, SUMMARY[key]) != SUMMARY[key]:
-                raise c.error(key, c[key], repr(SUMMARY[key]))
-        labels = Labels(1, token=token, dropout=c.get("summary_first_dropout", 0.1))
-    head, init = None if kind == "texts" else Head(), Init("normal", std=c.get("initializer_range", 0.02))
-    return Spec(vocabulary=c["vocab_size"], decoder=stack, head=head, init=init, labels=labels)
+            c.fixed(key, SUMMARY[key])
+        labels = Labels(1, token=token, dropout=c.share("summary_first_dropout", 0.1))
+    head, init = None if kind == "texts" else Head(), Init("normal", std=c.share("initializer_range", 0.02))
+    return Spec(vocabulary=c.size("vocab_size"), decoder=stack, head=head, init=init, labels=labels)
 
 
 def config(s: Spec) -> dict[str, Any]:

@@ -13,15 +13,15 @@ TYPES = ("palm",)
 
 def spec(c: Config) -> Spec:
     """The spec of a row of table 1. The two norms of the parallel formula have a weight each."""
-    width, dim = c["d_model"], c.get("d_head", 256)
+    width, dim = c.size("d_model"), c.size("d_head", 256)
     turn = Rotary(dim, pairs="interleaved")
-    attn = Attention(heads=c["n_heads"], groups=1, head_dim=dim, mask=Mask("causal"), rotary=turn)
+    attn = Attention(heads=c.size("n_heads"), groups=1, head_dim=dim, mask=Mask("causal"), rotary=turn)
     norm = Norm("unbiased", 1e-6)
-    ffn = Ffn(width=c.get("d_ff", 4 * width), activation="silu", gated=True)
+    ffn = Ffn(width=c.size("d_ff", 4 * width), activation="silu", gated=True)
     block = Block(attn, ffn, norm_in=norm, residual="parallel")
-    stack = Stack(width=width, blocks=(block,) * c["n_layers"], final_norm=norm, context=c.get("n_ctx", 2048))
+    stack = Stack(width=width, blocks=(block,) * c.layers("n_layers"), final_norm=norm, context=c.size("n_ctx", 2048))
     head = Head("tied", scale=width**-0.5)  # section 5 scales logits
-    return Spec(vocabulary=c.get("vocab_size", 256_000), decoder=stack, head=head)
+    return Spec(vocabulary=c.size("vocab_size", 256_000), decoder=stack, head=head)
 
 
 def config(s: Spec) -> dict[str, Any]:

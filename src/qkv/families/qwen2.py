@@ -19,14 +19,11 @@ def spec(c: Config) -> Spec:
 
 def add_windows(c: Config, s: Spec) -> Spec:
     """The spec with windows as `layer_types` says, or from layer `max_window_layers` on where `use_sliding_window`."""
-    window = c.get("sliding_window", 4096)
-    size = window if c.get("use_sliding_window", False) else None
-    first, kinds = c.get("max_window_layers", 28), c.get("layer_types", None)
-    if kinds is None:
-        kinds = ["sliding_attention" if size and i >= first else "full_attention" for i in range(len(s.stack.blocks))]
-    if len(kinds) != len(s.stack.blocks):
-        raise c.error("layer_types", f"{len(kinds)} kinds",
-                      Message("one for each of {blocks} layers", blocks=len(s.stack.blocks)))
+    window = c.size("sliding_window", 4096, null=True)
+    size = window if c.flag("use_sliding_window", False) else None
+    first, layers = c.count("max_window_layers", 28), len(s.stack.blocks)
+    usual = ["sliding_attention" if size and i >= first else "full_attention" for i in range(layers)]
+    kinds = c.texts("layer_types", None, length=layers) or usual
     known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=size)}
 
     def change_mask(i: int, b: Block) -> Block:

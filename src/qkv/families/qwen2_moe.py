@@ -1,9 +1,11 @@
 """Qwen2-MoE: LLaMA with q/k/v biases and many small experts, and a shared one with its own gate."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, llama
+from qkv.messages import Message
 from qkv.spec import Experts, Ffn, Mask, Spec
 
 TYPES = ("qwen2_moe",)
@@ -16,30 +18,34 @@ def spec(c: Config) -> Spec:
     base = llama.spec(c.with_defaults(**DEFAULTS))
     attn, ffn = base.stack.blocks[0].attn, base.stack.blocks[0].ffn
     assert ffn
-    attn = replace(attn, bias=c.get("qkv_bias", True), out_bias=False)
-    shared = replace(ffn, width=c.get("shared_expert_intermediate_size", 5632))
+    attn = replace(attn, bias=c.flag("qkv_bias", True), out_bias=False)
+    shared = replace(ffn, width=c.size("shared_expert_intermediate_size", 5632))
     moe = replace(read_experts(c, ffn, (60, 4, 1408)), shared=shared, shared_gate=True)
-    given, most = c.get("layer_types", None), c.get("max_window_layers", 28)
-    kinds = given or ["sliding_attention" if i % 2 == 0 and i < most else "" for i in range(len(base.stack.blocks))]
-    window = c.get("sliding_window", 4096)
-    near = Mask("causal", window=window) if c.get("use_sliding_window", False) else attn.mask
+    layers, most = len(base.stack.blocks), c.count("max_window_layers", 28)
+    usual = ["sliding_attention" if i % 2 == 0 and i < most else "full_attention" for i in range(layers)]
+    kinds = c.texts("layer_types", None, length=layers) or usual
+    windowed = c.flag("use_sliding_window", False)
+    window = (c.size if windowed else c.count)("sliding_window", 4096, null=True)  # 0 where none is used
+    near = Mask("causal", window=window) if windowed else attn.mask
     masks = [near if kind == "sliding_attention" else attn.mask for kind in kinds]
     return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
 
 
 def read_experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
     """The experts of a config; `defaults` are their count, how many are chosen, and their width."""
-    count, also = c.get("num_experts", None), c.get("num_local_experts", None)  # new files may have both
+    count, also = c.size("num_experts", None), c.size("num_local_experts", None)  # new files may have both
     assert ffn
-    expert = replace(ffn, width=c.get("moe_intermediate_size", defaults[2]))
-    weights = "sum to one" if c.get("norm_topk_prob", False) else "as scored"
-    count, top_k = count or also or defaults[0], c.get("num_experts_per_tok", defaults[1])
+    expert = replace(ffn, width=c.size("moe_intermediate_size", defaults[2]))
+    weights = "sum to one" if c.flag("norm_topk_prob", False) else "as scored"
+    count, top_k = count or also or defaults[0], c.size("num_experts_per_tok", defaults[1])
     return Experts(num_experts=count, top_k=top_k, expert=expert, weights=weights)
 
 
 def add_experts(c: Config, base: Spec, moe: Experts) -> Spec:
     """The spec with experts in every n-th layer, except in those that the config lists as dense."""
-    nth, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers", None) or []
+    fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(type(i) is int for i in v)  # noqa: E731
+    dense = c.value("mlp_only_layers", None, Message("a list of whole numbers"), fits) or []
+    nth = c.size("decoder_sparse_step", 1)
     return llama.map_blocks(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
 
 

@@ -14,8 +14,8 @@ DEFAULTS = {"intermediate_size": 6144, "max_position_embeddings": 32_768, "num_k
 def spec(c: Config) -> Spec:
     """The spec that a Qwen3-MoE config describes."""
     base = llama.spec(c.with_defaults(**DEFAULTS))
-    window = c.get("sliding_window", 4096)
-    mask = Mask("causal", window=window if c.get("use_sliding_window", False) else None)
+    window = c.size("sliding_window", 4096, null=True)
+    mask = Mask("causal", window=window if c.flag("use_sliding_window", False) else None)
     moe, norm = qwen2_moe.read_experts(c, base.stack.blocks[0].ffn, (128, 8, 768)), base.stack.final_norm
     attn = replace(base.stack.blocks[0].attn, mask=mask, qk_norm=norm)
     return llama.map_blocks(qwen2_moe.add_experts(c, base, moe), lambda _, b: replace(b, attn=attn))

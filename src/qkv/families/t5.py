@@ -10,41 +10,44 @@ TOKENS = {"t5": "sentence", "mt5": "sentence"}
 HEADS = {f"{name}{part}": kind for part, kind in {"ForConditionalGeneration": "head", "WithLMHeadModel": "head",
          "Model": "states", "EncoderModel": "encoder"}.items() for name in ("T5", "MT5")}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu"}
-PROJECTIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "silu": "silu", "gated-relu": "relu",
-    "gated-gelu": "gelu_new", "gated-gelu_new": "gelu_new", "gated-silu": "silu",
+PROJECTIONS = {  # the activation, and whether it is gated
+    "relu": ("relu", False), "gelu": ("gelu", False), "gelu_new": ("gelu_new", False), "silu": ("silu", False),
+    "gated-relu": ("relu", True), "gated-gelu": ("gelu_new", True), "gated-gelu_new": ("gelu_new", True),
+    "gated-silu": ("silu", True),
 }
 
 
 def spec(c: Config) -> Spec:
     """The spec that a T5 config describes."""
-    width, heads, drop = c["d_model"], c["num_heads"], c.get("dropout_rate", 0.1)
-    norm, multilingual = Norm("rms", c.get("layer_norm_epsilon", 1e-6)), c.get("model_type", "t5") == "mt5"
+    width, heads, drop = c.size("d_model"), c.size("num_heads"), c.share("dropout_rate", 0.1)
+    norm = Norm("rms", c.number("layer_norm_epsilon", 1e-6))
+    multilingual: bool = c.choice("model_type", {"t5": False, "mt5": True}, "t5")
     usual = "gated-gelu" if multilingual else "relu"
-    activation = c.choice("dense_act_fn", ACTIVATIONS, c.choice("feed_forward_proj", PROJECTIONS, usual))
-    gated = c.get("is_gated_act", c.get("feed_forward_proj", usual).startswith("gated-"))
-    ffn = Ffn(width=c["d_ff"], activation=activation, gated=gated, dropout=drop)
-    buckets = c.get("relative_attention_num_buckets", 32)
-    distance = c.get("relative_attention_max_distance", 128)
+    form, gated = c.choice("feed_forward_proj", PROJECTIONS, usual)
+    activation, gated = c.choice("dense_act_fn", ACTIVATIONS, form), c.flag("is_gated_act", gated)
+    ffn = Ffn(width=c.size("d_ff"), activation=activation, gated=gated, dropout=drop)
+    buckets = c.size("relative_attention_num_buckets", 32)
+    distance = c.size("relative_attention_max_distance", 128)
 
     def attention(kind: Literal["full", "causal", "memory"]) -> Attention:
         # T5 does not scale its scores
-        return Attention(heads=heads, groups=heads, head_dim=c["d_kv"], mask=Mask(kind), scale=1.0, dropout=drop)
+        return Attention(heads=heads, groups=heads, head_dim=c.size("d_kv"), mask=Mask(kind), scale=1.0, dropout=drop)
 
     def stack(block: Block, layers: int, direction: Literal["both", "past"]) -> Stack:
         relative = Relative(buckets=buckets, distance=distance, heads=heads, direction=direction)
         return Stack(width=width, blocks=(block,) * layers, final_norm=norm, dropout=drop, relative=relative)
 
-    what, layers = read_architecture(c, HEADS), c["num_layers"]
+    what, layers = read_architecture(c, HEADS), c.layers("num_layers")
     encoder = stack(Block(attention("full"), ffn, norm_in=norm, dropout=drop), layers, "both")
     block = Block(attention("causal"), ffn, cross=attention("memory"), norm_in=norm, dropout=drop)
-    decoder = stack(block, c.get("num_decoder_layers", None) or layers, "past")
+    decoder = stack(block, c.layers("num_decoder_layers", None) or layers, "past")
     # 1.0 ties and scales its head, 1.1 does neither; new files call both tied and give the scale separately
-    tied = c.get("scale_decoder_outputs", c.get("tie_word_embeddings", True) is not False) and not multilingual
+    tied = c.flag("scale_decoder_outputs", c.flag("tie_word_embeddings", True)) and not multilingual
     head = Head("tied", scale=width**-0.5) if tied else Head("untied")
+    vocabulary = c.size("vocab_size")
     if what == "encoder":
-        return Spec(vocabulary=c["vocab_size"], encoder=encoder, head=None)
-    return Spec(vocabulary=c["vocab_size"], decoder=decoder, encoder=encoder, head=head if what == "head" else None)
+        return Spec(vocabulary, encoder=encoder, head=None)
+    return Spec(vocabulary, decoder=decoder, encoder=encoder, head=head if what == "head" else None)
 
 
 def config(s: Spec) -> dict[str, Any]:

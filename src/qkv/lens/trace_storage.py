@@ -21,6 +21,7 @@ from qkv.core.positions import Positions
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.files import replace_dir
+from qkv.json_files import read_json
 from qkv.lens.taps import Call, Run, of_memory, tap_names, use_tracer
 from qkv.messages import Message
 from qkv.spec import as_json, from_json
@@ -197,7 +198,7 @@ def load_trace(directory: Path | str, core: Transformer, tokenizer: Any = None) 
     from qkv.lens.trace import Trace
 
     directory = Path(directory)
-    index = storage.read_json(directory / "index.json")
+    index = read_json(directory / "index.json")
     if index.get("format") != FORMAT:
         raise QkvError("{directory}: a trace of format {format}, expected {format2}", directory=directory,
                        format=index.get("format"), format2=FORMAT)

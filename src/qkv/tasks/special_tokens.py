@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoints import storage
 from qkv.errors import QkvError
+from qkv.json_files import read_json
 from qkv.spec import Spec
 from qkv.tasks.types import Model, SpecialTokens
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -14,27 +14,37 @@ BLANK_ENDS = ("<|startofpiece|>", "<|endofpiece|>")  # begin and end the words o
 BLANK_TOKENS = ("[gMASK]", "[MASK]", "[sMASK]", "<mask>")  # stand for words to be filled in; the first for an end
 
 
-def load_special_tokens(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None) -> SpecialTokens:
-    """The special tokens of a directory: generation_config.json first, then config.json, then the tokenizer's own."""
-    file = directory / "generation_config.json"
-    stated = {**config, **(storage.read_json(file) if file.is_file() else {})}
+def load_special_tokens(
+    directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, spec: Spec
+) -> SpecialTokens:
+    """The special tokens of a directory: generation_config.json first, then config.json, then the tokenizer's own.
 
-    def read_ids(key: str) -> tuple[int, ...]:
-        value = stated.get(key)
+    Raises:
+        QkvError: an id that the vocabulary lacks; the key is named.
+    """
+    vocabulary = max(spec.vocabulary, spec.sources or 0)
+    stated = {**config, **read_json(directory / "generation_config.json", optional=True)}
+
+    def read_ids(key: str, value: Any) -> tuple[int, ...]:
         found = value if isinstance(value, list) else [] if value is None else [value]
         for number in found:
-            if not isinstance(number, int):
-                raise QkvError("{directory}: {key} is {value!r} in its configs, expected a token's number or a list "
-                               "of them", directory=directory, key=key, value=value)
+            if type(number) is not int or not 0 <= number < vocabulary:
+                raise QkvError("{directory}: {key} is {value} in its configs, expected a token's number below "
+                               "{vocabulary} or a list of them", directory=directory, key=key,
+                               value=repr(value)[:100], vocabulary=vocabulary)
         return tuple(found)
 
     def read_id(key: str, own: int | None = None) -> int | None:
-        return next(iter(read_ids(key)), own)
+        return next(iter(read_ids(key, stated.get(key))), own)
 
-    ends = read_ids("eos_token_id")
+    ends = read_ids("eos_token_id", stated.get("eos_token_id"))
     if not ends and tokenizer is not None and tokenizer.eos_id is not None:
         ends = (tokenizer.eos_id,)
-    forbid = tuple(int(w[0]) for w in stated.get("bad_words_ids") or () if len(w) == 1)
+    words = stated.get("bad_words_ids") or []
+    if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
+        raise QkvError("{directory}: bad_words_ids is {value} in its configs, expected a list of lists of tokens' "
+                       "numbers", directory=directory, value=repr(words)[:100])
+    forbid = tuple(ids[0] for ids in [read_ids("bad_words_ids", word) for word in words] if len(ids) == 1)
     pad = read_id("pad_token_id", tokenizer.pad_id if tokenizer else None)
     start = read_id("decoder_start_token_id")
     if start is not None and start == pad and not forbid:

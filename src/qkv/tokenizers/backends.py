@@ -3,7 +3,10 @@
 Which way it is, tokenizer_config.json's class says, else config.json's model type, else the files that are there.
 """
 
+import base64
 import json
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from qkv.errors import QkvError, nearest
 from qkv.families import modules
+from qkv.json_files import parse_json, read_json, read_text
 from qkv.messages import Message, join
 from qkv.tokenizers import sentencepiece
 
@@ -34,6 +38,9 @@ QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single d
     r"|\s+(?!\S)|\s+"
 )
 OFFSET: Kind = "sentence-offset"
+PREFIX = re.compile(r'"continuing_subword_prefix":\s*"[^"]')
+CHARSMAP = re.compile(r'"precompiled_charsmap":\s*"([^"]*)"')
+GROWTH, LONGEST = 100, 256  # how much longer a text may become; bytes that one character may become
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 
 
@@ -65,7 +72,7 @@ def find(directory: Path) -> FoundTokenizer | None:
     Raises:
         QkvError: a file is broken, one of two that belong together is missing, or the class named needs another file.
     """
-    config = read_json(directory / "tokenizer_config.json")
+    config = read_json(directory / "tokenizer_config.json", optional=True)
     stated, kind = kind_of(directory, config)
     fitting = [names for names, _, kinds in KNOWN if kind is None or "json" in kinds or kind in kinds]
     for names, make, _ in sorted(KNOWN, key=lambda row: row[0] not in fitting):
@@ -96,7 +103,7 @@ def kind_of(directory: Path, own: Mapping[str, Any]) -> tuple[str | None, Kind |
     Raises:
         QkvError: a class that is not known, and no tokenizer.json, which would say all.
     """
-    config = read_json(directory / "config.json")
+    config = read_json(directory / "config.json", optional=True)
     stated = own.get("tokenizer_class") or config.get("tokenizer_class")
     if not isinstance(stated, str):
         stated = str(config.get("model_type"))
@@ -126,21 +133,54 @@ def guard_panics(what: Message) -> Iterator[None]:
 
 def one_file(about: Stated, name: str) -> FoundTokenizer:
     """tokenizer.json; special tokens are named beside it, else by their ids in the model's config."""
-    backend = tokenizers.Tokenizer.from_str((about.directory / name).read_text(encoding="utf-8"))
+    path = about.directory / name
+    text = read_text(path)
+    refuse_aborts(path, text)
+    backend = tokenizers.Tokenizer.from_str(text)
     backend.no_truncation()
     backend.no_padding()
+    state: Any = backend.normalizer and json.loads(backend.normalizer.__getstate__())  # pyright: ignore[reportArgumentType]
+    if state and measure_growth(state) > GROWTH:
+        raise QkvError("{path}: its normalizer makes a text more than {most} times as long; refused", path=path,
+                       most=GROWTH)
     unk = getattr(backend.model, "unk_token", None)
     own = {"unk": unk} if isinstance(unk, str) else {}
     return FoundTokenizer(backend, own | _ids(about.directory, backend) | about.roles)
 
 
+def refuse_aborts(path: Path, text: str) -> None:
+    """QkvError for a tokenizer.json at which the library would end the process instead of raising."""
+    prefix = PREFIX.search(text) if '"merges"' in text else None
+    if prefix:
+        model = parse_json(path).get("model") or {}
+        rows: list[Any] = [m.split(" ", 1) if isinstance(m, str) else m for m in model.get("merges") or []]
+        start, bad = model.get("continuing_subword_prefix"), None
+        if isinstance(start, str):
+            bad = next((row for row in rows if not str(row[-1]).startswith(start)), None)
+        if bad:
+            raise QkvError("{path}: continuing_subword_prefix is {start!r}, but the merge {bad} does not carry it",
+                           path=path, start=start, bad=bad)
+    for found in CHARSMAP.finditer(text):
+        data = base64.b64decode(found[1])
+        trie = 4 + int.from_bytes(data[:4], "little")  # the size of the trie, the trie, the texts that it leads to
+        if len(data) < trie or max(map(len, data[trie:].split(b"\0"))) > LONGEST:
+            raise QkvError("{path}: precompiled_charsmap is cut or holds texts of more than {most} bytes", path=path,
+                           most=LONGEST)
+
+
+def measure_growth(step: Mapping[str, Any]) -> float:
+    """How many times as long a normalizer's replacements may make a text."""
+    if step["type"] == "Sequence":
+        return math.prod(map(measure_growth, step["normalizers"]))
+    if step["type"] != "Replace":
+        return 1.0
+    return max(1.0, len(step["content"]) / len(step["pattern"].get("String") or "."))
+
+
 def two_files(about: Stated, vocabulary: str, merges: str) -> FoundTokenizer:
     """A BPE in two files: over bytes (Radford et al. 2019), or over words whose ends are marked (the same, 2018)."""
-    lines = (about.directory / merges).read_text(encoding="utf-8").split("\n")
-    pairs = [
-        (a, b) for a, space, b in (line.rstrip("\r").partition(" ") for line in lines) if space and a != "#version:"
-    ]
     names = _vocabulary(about.directory / vocabulary)
+    pairs = _merges(about.directory / merges, names)
     kind = about.kind if about.kind in BYTES else _kind_of_names(names)
     space = bool(about.config.get("add_prefix_space", False))
     backend = _words(names, pairs) if kind == "words" else _bytes(names, pairs, kind, space)
@@ -165,6 +205,24 @@ USUAL = {
     "bytes": {"bos": END, "eos": END, "unk": END}, "bytes-nfc": {"eos": END, "pad": END, "unk": END},
     "bytes-framed": FRAME, "words": {"unk": "<unk>"},
 }
+
+
+def _merges(path: Path, names: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pairs of a merges.txt, one a line."""
+    pairs = list[tuple[str, str]]()
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        parts = line.rstrip("\r").split(" ")
+        if parts == [""] or parts[0] == "#version:":
+            continue
+        if len(parts) != 2 or "" in parts:
+            raise QkvError("{path}, line {number}: found {line}, expected two parts with a space between", path=path,
+                           number=number, line=repr(line)[:80])
+        pairs.append((parts[0], parts[1]))
+    longer = next((n for n in names if len(n.removesuffix("</w>")) > 1 and not n.startswith(("<", "["))), None)
+    if not pairs and longer is not None:
+        raise QkvError("{path}: no merges, but the vocabulary has {longer!r}, which only merges can make", path=path,
+                       longer=longer)
+    return pairs
 
 
 def _kind_of_names(names: Mapping[str, int]) -> Kind:
@@ -264,7 +322,7 @@ def one_model(about: Stated, name: str) -> FoundTokenizer:
     backend = sentencepiece.build_tokenizer(model, ids if offset else None, FRAME.values() if offset else ())
     roles = (FRAME if offset else model.roles) | about.roles
     extra = 0 if offset else int(config.get("extra_ids", 100 if model.pieces[0] == "<pad>" else 0))
-    room = read_json(about.directory / "config.json").get("vocab_size", len(model.pieces) + extra)
+    room = read_json(about.directory / "config.json", optional=True).get("vocab_size", len(model.pieces) + extra)
     if extra and len(model.pieces) + extra <= room:  # sentinels count down to the first piece (Raffel et al. 2020)
         sentinels = [AddedToken(f"<extra_id_{i}>", normalized=False) for i in range(extra - 1, -1, -1)]
         backend.add_special_tokens(sentinels)
@@ -286,7 +344,7 @@ def _offset(model: sentencepiece.Pieces) -> dict[str, int]:
 def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     """A WordPiece vocabulary, one token a line (Devlin et al. 2019)."""
     path, config = about.directory / name, about.config
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    lines = read_text(path).removesuffix("\n").split("\n")
     names = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | about.roles
     lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
@@ -350,13 +408,13 @@ def templates(directory: Path) -> dict[str, Any]:
     """
     file, more = directory / "chat_template.jinja", sorted((directory / "additional_chat_templates").glob("*.jinja"))
     if file.is_file():
-        found: object = file.read_text(encoding="utf-8")
+        found: object = read_text(file)
         if more:
-            named = [{"name": path.stem, "template": path.read_text(encoding="utf-8")} for path in more]
+            named = [{"name": path.stem, "template": read_text(path)} for path in more]
             found = [{"name": "default", "template": found}, *named]
         return {"chat_template": found}
     for name in ("chat_template.json", "tokenizer_config.json"):
-        found = read_json(directory / name).get("chat_template")
+        found = read_json(directory / name, optional=True).get("chat_template")
         if found is None:
             continue
         rows = found if isinstance(found, list) else [{"name": "default", "template": found}]
@@ -367,26 +425,9 @@ def templates(directory: Path) -> dict[str, Any]:
     return {}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty if there is no file.
-
-    Raises:
-        QkvError: it is not JSON, or not an object.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise QkvError("{path}: not JSON: {e}", path=path, e=e) from None
-    if not isinstance(found, dict):
-        raise QkvError("{path}: found a JSON {kind}, expected an object", path=path, kind=type(found).__name__)
-    return cast("dict[str, Any]", found)
-
-
 def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
-    found = read_json(path)
-    wrong = next((t for t, i in found.items() if not isinstance(i, int) or i < 0), None)
+    found = read_json(path, optional=empty)
+    wrong = next((t for t, i in found.items() if type(i) is not int or i < 0), None)
     if wrong is not None:
         raise QkvError("{path}: token {wrong!r} has {found!r} as its id, expected a number from 0 on", path=path,
                        wrong=wrong, found=found[wrong])
@@ -397,7 +438,7 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
 
 def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens by name, as tokenizer_config.json or special_tokens_map.json say."""
-    named = {**read_json(directory / "special_tokens_map.json"), **config}
+    named = {**read_json(directory / "special_tokens_map.json", optional=True), **config}
     tokens = {role: named.get(f"{role}_token") for role in ROLES}
     texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
     return {role: text for role, text in texts.items() if isinstance(text, str) and text}
@@ -405,8 +446,9 @@ def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 def _ids(directory: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
     """The special tokens by id, as the model's configs say."""
-    stated = {**read_json(directory / "config.json"), **read_json(directory / "generation_config.json")}
+    stated = {key: value for name in ("config.json", "generation_config.json")
+              for key, value in read_json(directory / name, optional=True).items()}
     values = {role: stated.get(f"{role}_token_id") for role in ROLES}
     numbers = {role: value[0] if isinstance(value, list) and value else value for role, value in values.items()}
-    tokens = {role: backend.id_to_token(n) for role, n in numbers.items() if isinstance(n, int) and n >= 0}
+    tokens = {role: backend.id_to_token(n) for role, n in numbers.items() if type(n) is int and 0 <= n < 2**31}
     return {role: token for role, token in tokens.items() if token is not None}

@@ -14,6 +14,7 @@ import tokenizers
 
 from qkv.errors import QkvError
 from qkv.gguf_file import open_gguf
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.tokenizers import backends, control_tokens, gguf
@@ -331,6 +332,6 @@ def load(directory: str | Path) -> Tokenizer | None:
         apart = found.sources
         sources = Tokenizer(apart.backend, target=None, names=apart.names, sources=None, **apart.roles)
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names, sources=sources)
-    stated = backends.read_json(directory / "tokenizer_config.json")
+    stated = read_json(directory / "tokenizer_config.json", optional=True)
     made.config, made.files = stated | backends.templates(directory), found.files
     return made

@@ -34,6 +34,8 @@ NEVER = "\0"  # a prefix that no token has: every token is joined with a space
 # In place of words' spaces: none at Chinese, before closing marks, after opening ones, or within What's.
 TIGHT = rf" (?=[{WIDE},.?!;:%)\]'’])|(?<=[{WIDE}(\[]) |(?<=['’]) (?=(?:s|t|m|d|re|ve|ll|clock)\b)"
 
+LARGEST = 10_000_000  # tokens of a vocabulary; at a billion the library ends the process
+
 
 def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
@@ -65,6 +67,8 @@ def train_vocabulary(
         least = len(specials) + (257 if kind.startswith("bpe") else 1)
         raise QkvError("size {size} is too small for kind {kind!r}, expected at least {least}", size=size, kind=kind,
                        least=least)
+    if size > LARGEST:
+        raise QkvError("size {size} is too large, expected at most {most:,}", size=size, most=LARGEST)
     with guard_panics(Message("the vocabulary cannot be trained")):
         if kind == "lexicon":
             backend = _lexicon(words, specials, roles["unk"])
