@@ -95,7 +95,8 @@ def run(
             end = loop.train(core, plan(), settings, directory=folder, resume=resume, stop=halt, report=told.append,
                              evaluate=measured if ranks.first else None)  # fmt: skip
         except (control.Interrupted, QkvError) as error:
-            code = getattr(error, "exit_code", 0) or (error.code if isinstance(error, SystemExit) else 2)
+            code = getattr(error, "exit_code", 0) or getattr(error, "code", 0) or 2
+            code = code if isinstance(code, int) else 2  # that of an exit, not the name of a kind of error
             (folder / f"{ranks.rank}.error").write_text(f"{code} {error}", encoding="utf-8")
             return
         except KeyError as error:
