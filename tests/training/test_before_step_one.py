@@ -267,7 +267,7 @@ def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -
 
 def test_a_start_that_was_cut_off_is_a_run_and_begins_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(session.log, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(session.run_dir, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
     assert recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu").outcome.steps == 2
