@@ -110,6 +110,17 @@ def cloze(token: Literal["first", "mean"] = "first") -> Spec:
     return Spec(97, encoder=stack, head=head, labels=Labels(3, token, Dense("tanh")))
 
 
+def nearby() -> Spec:
+    """An encoder whose second layer sees a few words on both sides, adds less than it computes, and turns otherwise."""
+    def block(window: int | None, base: float, scale: float) -> Block:
+        attn = Attention(2, 2, 32, Mask("full", window), rotary=Rotary(32, base))
+        return Block(attn, Ffn(80, "gelu", True), norm_in=Norm("unbiased"), residual="scaled", residual_scale=scale)
+
+    blocks = (block(None, 1e5, 1.0), block(3, 1e4, 0.3))
+    head = Head(bias=True, dense=Dense("gelu", Norm("unbiased"), bias=False))
+    return Spec(97, encoder=Stack(48, blocks, final_norm=Norm("unbiased")), head=head)
+
+
 def blanks() -> Spec:
     """A prefix decoder that fills a blank, with two tables of positions."""
     attn = Attention(2, 2, 32, Mask("prefix"), True, True)
@@ -136,6 +147,22 @@ def stretched() -> Spec:
         Scaling("yarn", 4.0, 16, gain=1.1), Scaling("yarn", 4.0, 16, 1.0, 2.0, whole="exact"),
     )  # fmt: skip
     return Spec(97, Stack(48, tuple(map(block, kinds)), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
+
+
+def capped() -> Spec:
+    """A decoder with capped scores and logits, norms whose weights lie around 0, a norm before and after each part."""
+    norm = Norm("rms", 1e-6, offset=1.0)
+    attn = Attention(4, 2, 16, Mask("causal"), scale=0.3, rotary=Rotary(16), qk_norm=norm, cap=2.0)
+    block = Block(attn, Ffn(80, "gelu_tanh", gated=True), norm_in=norm, norm_out=norm)
+    return Spec(97, Stack(48, (block,) * 2, embed_scale=48**0.5, final_norm=norm), head=Head(cap=3.0))
+
+
+def together() -> Spec:
+    """A decoder whose q and k are normed over all heads; a parallel residual of which both parts read one norm."""
+    attn = Attention(6, 2, 16, Mask("causal"), qk_norm=Norm("rms", 1e-6), qk_normed="together", rotary=Rotary(16))
+    post = Block(attn, Ffn(80, "silu", gated=True), norm_out=Norm("rms", 1e-6))
+    beside = Block(attn, Ffn(80, "gelu", bias=True), norm_in=Norm("layer"), residual="parallel", norms="one")
+    return Spec(97, Stack(48, (post, beside, post), final_norm=Norm("rms", 1e-6)), head=Head("untied", bias=True))
 
 
 def alibi() -> Spec:
@@ -185,7 +212,7 @@ def two_words(layout: Any = "half", offset: int = 0) -> Spec:
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
-    "blanks": blanks, "stretched": stretched,
+    "blanks": blanks, "stretched": stretched, "capped": capped, "together": together, "nearby": nearby,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1), "spanning": lambda: two_words("spanning", 1),
 }  # fmt: skip

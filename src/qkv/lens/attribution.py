@@ -119,7 +119,7 @@ class Ledger:
             return x
         self.frozen.append(at.path)
         x = x if at.spec.kind == "rms" else x - x.mean(-1, keepdim=True)
-        x = x * (x.detach().square().mean() + at.spec.eps).rsqrt() * to_float64(at.weight)
+        x = x * (x.detach().square().mean() + at.spec.eps).rsqrt() * (to_float64(at.weight) + at.spec.offset)
         return x + self.add(f"{at.path}.bias", at.bias) if at.spec.kind == "layer" else x
 
 
@@ -220,6 +220,7 @@ def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:
     for part in ("attn", "cross", "ffn") if s.cross else ("attn", "ffn"):
         update = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
         update = book.norm(getattr(block, f"{part}_out"), update)
+        update = update * s.residual_scale if s.residual == "scaled" else update
         x = book.norm(getattr(block, f"{part}_sum"), update if s.residual == "none" else x + update)
     return x
 
@@ -254,22 +255,26 @@ def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
 
 
 def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int | None) -> Tensor:
-    """The logit, or the difference of two; a dense layer's activation is frozen as the factor act(u)/u."""
+    """The logit, or the difference of two; a dense layer's activation and a cap are frozen as the factor f(u)/u."""
     if isinstance(head, Head):
         s = head.spec
         if s.dense:
             assert isinstance(head.dense, Dense)
             linear = head.dense.linear
-            x = to_float64(linear.weight) @ x + book.add("head.dense.linear.bias", linear.bias)
+            x = to_float64(linear.weight) @ x
+            x = x if linear.bias is None else x + book.add("head.dense.linear.bias", linear.bias)
             was = x.detach()
             x = x * torch.where(was == 0, 0.0, ACTIVATIONS[s.dense.activation](was) / was)
             x = book.norm(head.dense.norm, x)
         x = x * s.scale
-    row = head.weight[first] if second is None else head.weight[first] - head.weight[second]
-    logit = to_float64(row) @ x
+    rows = [i for i in (first, second) if i is not None]
+    logits = to_float64(head.weight[rows]) @ x
     if head.bias is not None:
-        logit = logit + book.add("head.bias", head.bias[first] - (0.0 if second is None else head.bias[second]))
-    return logit
+        logits = logits + book.add("head.bias", head.bias[rows])
+    if isinstance(head, Head) and head.spec.cap:
+        was = logits.detach()
+        logits = logits * torch.where(was == 0, 1.0, head.limit(was) / was)
+    return logits[0] - logits[1:].sum()
 
 
 def sublayer_of(name: str) -> str:
