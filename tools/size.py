@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
 SLACK = 1.05
 BUDGETS = {
-    "spec.py": 270,
+    "spec.py": 290,  # norms, masks and scales of the families since Gemma
     "core/model.py": 330,
     "core/attention.py": 240,
     "core/latent.py": 140,
@@ -33,7 +33,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "cli": 2604, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
-GOALS = {"library": 19_000, "core": 986, "fmt: skip": 50}
+GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
     0: ("spec", "messages", "errors", "options", "paths", "files", "json_files"),
     1: ("core", "families", "gguf_file"),
