@@ -22,7 +22,7 @@ SENTENCES = {
              "__init__"},
     "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
     "explore": {"guesses", "embeddings", "record", "scenes"},
-    "data": {"columns", "encodings", "json_rows", "sources"},
+    "data": {"columns", "formats", "sources"},
     "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.small import pack_documents
 
 from qkv.data.bucket import Buckets
 from qkv.data.collate import (
@@ -14,7 +15,6 @@ from qkv.data.collate import (
     collate_prefixes,
     collate_windows,
 )
-from qkv.data.packing import pack_documents
 from qkv.errors import QkvError
 
 PAIRS = [([5, 6, 1], [7, 8, 9, 1]), ([5, 1], [7, 1])]

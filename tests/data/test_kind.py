@@ -277,7 +277,7 @@ def test_parquet_itself_is_sampled_and_classes_have_names() -> None:
     found = find_kind(["d"], {})
     assert (found.name, found.rows, found.labels, found.data["dataset"]) == ("labels", len(EN), 2, "d")
     read = hf_datasets.open_dataset("d")
-    assert next(hf_datasets.read_texts(read["validation"], ("text", "label"))) == (EN[0], "no")
+    assert next(hf_datasets.read_rows(read["validation"], ("text", "label"))) == (0, (EN[0], "no"))
 
 
 def test_the_first_line_says_it_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:

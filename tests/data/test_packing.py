@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.small import pack_documents
 
-from qkv.data.packing import draw_windows, pack_documents
+from qkv.data.packing import draw_windows
 from qkv.errors import QkvError
 
 

@@ -1,11 +1,14 @@
 """Small models whose readouts are computed by hand: an encoder-decoder, a decoder, an encoder, and what they read."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
+from qkv.data.packing import fill_rows, lay_documents
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
 
@@ -47,3 +50,8 @@ def run(core: Transformer, ids: Tensor, source: Tensor) -> Tensor:
 
 
 SOURCE, IDS = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[1, 8, 9, 10]])
+
+
+def pack_documents(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
+    """Documents side by side in rows, as training packs them: ids and numbers (-1: padding), both [rows, length]."""
+    return fill_rows(lay_documents([len(d) for d in documents], length), documents, length, pad=pad)

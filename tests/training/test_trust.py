@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.small import pack_documents
 
 from qkv import files
 from qkv.baselines.lstm import LSTMModel, LSTMSpec
 from qkv.checkpoints import storage
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.data import collate, corrupt, packing
+from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
@@ -134,8 +135,8 @@ def judged(objective: str, rows: list[list[int]], *, encoder: bool, width: int |
 def side_by_side(rows: list[list[int]], *, silent: int, width: int | None) -> Batch:
     """Documents packed into rows, of which the first words are not learnt; one alone has no padding."""
     wide = width or (32 if len(rows) > 1 else len(rows[0]) - 1)
-    ids, numbers = packing.pack_documents([row[:-1] for row in rows], wide, pad=PAD)
-    labels, _ = packing.pack_documents([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
+    ids, numbers = pack_documents([row[:-1] for row in rows], wide, pad=PAD)
+    labels, _ = pack_documents([[IGNORED] * silent + row[1 + silent :] for row in rows], wide, pad=IGNORED)
     return collate.collate_packed_labels(ids, labels, numbers)
 
 

@@ -1,1 +1,1 @@
-"""From files to batches: read `sources.py`, `bucket.py` or `pack.py`, `collate.py`; `order.py` holds the chance."""
+"""From files to batches: read `sources.py`, `bucket.py` or `packing.py`, `collate.py`; `order.py` holds the chance."""

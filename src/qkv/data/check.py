@@ -12,9 +12,7 @@ from typing import Literal
 
 from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
-from qkv.data.encodings import count_scripts, describe_encoding
-from qkv.data.formats import find_format
-from qkv.data.json_rows import get_texts, parse_object
+from qkv.data.formats import count_scripts, describe_encoding, find_format
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, find_suffix, open_text, read_raw_lines
 from qkv.errors import QkvError
@@ -245,7 +243,7 @@ def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) ->
 
     def read_row(text: str, place: str) -> Row:
         nonlocal chosen
-        item = parse_object(text, place)
+        item = sources.parse_object(text, place)
         if talk and (chosen == ("messages",) or (not chosen and "messages" in item)):
             chosen = ("messages",)
             return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in talk(item, place)),)
@@ -253,7 +251,7 @@ def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) ->
         if not chosen:
             raise QkvError("{place}: found the keys {found}; name those that hold text with --keys", place=place,
                            found=", ".join(item) or Message("none"))
-        return get_texts(item, chosen, place)
+        return sources.get_texts(item, chosen, place)
 
     return read_row
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qkv.data.json_rows import LABEL_KEYS
+from qkv.data.sources import LABEL_KEYS
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 

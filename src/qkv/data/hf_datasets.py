@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.json_rows import get_texts
+from qkv.data.sources import get_texts
 from qkv.data.text_files import Line
 from qkv.errors import QkvError
 
@@ -119,13 +119,6 @@ def name_class(feature: Any, value: Any) -> Any:
     """The name of a class that is given by its number; any other value is itself."""
     names = getattr(feature, "names", None)
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
-
-
-def read_texts(
-    table: Table, keys: tuple[str, ...], *, name: str = "dataset", policy: BadRowPolicy | None = None
-) -> Iterator[tuple[str, ...]]:
-    """The texts under `keys` of each row: see `read_rows`."""
-    return (row for _, row in read_rows(table, keys, name=name, policy=policy))
 
 
 def read_rows(

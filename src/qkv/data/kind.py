@@ -6,7 +6,7 @@ Rows are sampled over the whole of a file, in bounded memory.
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ from qkv.data.columns import (
     note_single_labels,
 )
 from qkv.data.formats import Sample, find_format, list_files, sample_lines
-from qkv.data.json_rows import LABEL_KEYS, parse_object
-from qkv.data.sources import JSON, find_delimiter, is_header, read_rows
+from qkv.data.sources import JSON, LABEL_KEYS, find_delimiter, is_header, parse_object, read_rows
 from qkv.data.text_files import Line, find_suffix
 from qkv.errors import QkvError
 from qkv.messages import Message
+from qkv.options import flatten
 
 LIMIT = 1 << 24  # bytes of all files together that are looked at; smaller files are read whole
 SAMPLED = 20_000  # rows of a data set that are looked at
@@ -205,7 +205,7 @@ def read_json_lines(paths: Sequence[Path], asked: Asked) -> Kind:
 def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked: Asked) -> str | Sides:
     """Of rows with keys: "messages", the key of texts, or what `decide_sides` finds."""
     place, given = ", ".join(names), asked.data.get("keys")
-    rows = [dict(flatten(item)) for item in items]
+    rows = [flatten(item) for item in items]
     keys = Counter(key for row in rows for key in row)
     common, known = [key for key, n in keys.items() if n > 0.5 * len(rows)], ", ".join(keys) or Message("none")
     if "messages" in common and not given:
@@ -233,15 +233,6 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked:
         raise QkvError("{place}: found the keys {found}; name those to learn from: data.keys='[\"A\", \"B\"]', or one "
                        "of texts: data.keys='[\"A\"]'", place=place, found=known)
     return decide_sides(place, columns, [] if given else texts, asked)
-
-
-def flatten(item: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of an object and of those within it, by keys with dots between."""
-    for key, value in item.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def as_text(value: object) -> str:

@@ -28,14 +28,6 @@ def draw_windows(ids: NDArray[np.integer] | Tensor, *, length: int, rows: int, s
     return torch.from_numpy(ids[index].astype(np.int64))
 
 
-def pack_documents(documents: Sequence[Sequence[int]], length: int, *, pad: int = 0) -> tuple[Tensor, Tensor]:
-    """Documents packed into rows as `lay_documents` says: ids and numbers, both [rows, length].
-
-    Padding has document number -1. A document longer than a row continues in the next one under the same number.
-    """
-    return fill_rows(lay_documents([len(d) for d in documents], length), documents, length, pad=pad)
-
-
 def lay_documents(lengths: Sequence[int], length: int) -> list[list[tuple[int, int]]]:
     """Which documents are in each row, longest first, each where it fits best: (its number, where its part begins)."""
     parts = [(i, at) for i, size in enumerate(lengths) for at in range(0, size, length)]

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.data.json_rows import get_string, parse_object
-from qkv.data.sources import read_rows
+from qkv.data.sources import get_string, parse_object, read_rows
 from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError
 from qkv.messages import Message

@@ -14,10 +14,8 @@ from qkv.chat.template import check_messages
 from qkv.data import hf_datasets, shards, sources
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.check import NAMED, find_leaks
-from qkv.data.familiar import RUN, count_familiar
-from qkv.data.json_rows import parse_object
 from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
-from qkv.data.overlap import LEAK
+from qkv.data.overlap import LEAK, RUN, count_familiar
 from qkv.data.shards import Mixture
 from qkv.data.text_files import find_suffix
 from qkv.errors import QkvError, nearest
@@ -411,7 +409,7 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
     if find_suffix(path) == ".parquet":
         table = hf_datasets.open_dataset(str(path))["train"]
         return hf_datasets.parse_rows(table, talk_of_row, name=str(path), policy=policy)
-    return sources.read_rows(path, lambda text, place: talk_of(parse_object(text, place), place), policy=policy)
+    return sources.read_rows(path, lambda text, place: talk_of(sources.parse_object(text, place), place), policy=policy)
 
 
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:

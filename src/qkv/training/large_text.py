@@ -16,9 +16,8 @@ from typing import IO, Any
 from qkv.data import shards
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.cache import fetch_entry, tell_progress
-from qkv.data.json_rows import get_string, parse_object
 from qkv.data.shards import Shard
-from qkv.data.sources import JSON
+from qkv.data.sources import JSON, get_string, parse_object
 from qkv.data.text_files import Line, decode_line, find_suffix, open_text
 from qkv.errors import QkvError
 from qkv.messages import Message

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data import familiar as module
+from qkv.data import overlap as module
 from qkv.data import shards
-from qkv.data.familiar import RUN, count_familiar
+from qkv.data.overlap import RUN, count_familiar
 from qkv.data.shards import Mixture
 
 
