@@ -95,7 +95,7 @@ def raced(p: Preset, given: Any, text: str, peer: Any, most: dict[str, float]) -
 
 def ours(p: Preset, text: str) -> tuple[Any, int]:
     """A run of the trainer that has begun, and how many parameters it trains."""
-    from qkv.training import assemble, log, loop
+    from qkv.training import assemble, loop, run_dir
     from qkv.training.run import Run, Vocabulary
     from qkv.training.settings import Settings
     from qkv.training.shape import Shape
@@ -108,7 +108,7 @@ def ours(p: Preset, text: str) -> tuple[Any, int]:
                         weight_decay=0.1, schedule="constant", clip=1.0, evaluate_every=10**9)  # fmt: skip
     run = Run("speed", lambda: Splits(text[:cut], text[cut:]), shape, Vocabulary("char", 256), settings)
     a = assemble.assemble(run, device="cpu")
-    found = loop.Loop(a.model.core, a.plan, settings, None, None, log.open_log(None, None))
+    found = loop.Loop(a.model.core, a.plan, settings, None, None, run_dir.open_log(None, None))
     found.open(False)
     a.model.core.train()
     return found, sum(w.numel() for w in a.model.core.parameters())

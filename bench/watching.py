@@ -118,7 +118,7 @@ def told(watcher: Any, step: int) -> tuple[dict[str, Any], float]:
 
 def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple[Any, Spent]:
     """A run that has begun, and the time that its beginning took over that of no record; `hear` gets its events."""
-    from qkv.training import assemble, log, loop, recipes
+    from qkv.training import assemble, loop, recipes, run_dir
     from qkv.training.probes import readings
 
     run = recipes.configure(given.recipe, [f"watch.times={given.times}", f"watch.share={given.share}"],
@@ -126,7 +126,7 @@ def begun(given: Any, folder: Path, *, watched: bool, hear: Any = None) -> tuple
     training = dataclasses.replace(run.training, steps=given.steps, epochs=0, seconds=0.0, evaluate_every=10**9)
     run = dataclasses.replace(run, training=training)
     a = assemble.assemble(run, device="cpu")
-    tell = log.open_log(folder / "train" / "log.jsonl", hear)
+    tell = run_dir.open_log(folder / "train" / "log.jsonl", hear)
     found = loop.Loop(a.model.core, a.plan, run.training, folder, None, tell)
     found.at.precision = given.precision  # all runs in the first one's
     found.open(False)

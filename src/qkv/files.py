@@ -5,11 +5,13 @@ What a process that was killed left beside a file or a directory is removed by t
 
 import errno
 import glob
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,21 @@ def write_text_file(path: Path, text: str, *, hint: Message = UNCHANGED) -> None
     data = text.encode("utf-8")
     with replace_file(path, hint=hint) as file, name_missing_bytes(file, len(data)):
         file.write_bytes(data)
+
+
+def to_json_value(value: Any) -> Any:
+    """A value as JSON holds it: dataclasses as objects, tensors and arrays as lists, NaN and infinity as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_json_value(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): to_json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [to_json_value(item) for item in value]
+    if callable(to_list := getattr(value, "tolist", None)):
+        return to_json_value(to_list())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 @contextmanager

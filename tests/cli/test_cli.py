@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 import qkv
 from qkv import cli
 from qkv.cli import VERBS, main
-from qkv.cli.common import Arriving, choose_language, group_lines, to_json
+from qkv.cli.common import Arriving, choose_language, group_lines
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
+from qkv.files import to_json_value
 
 
 @dataclass
@@ -326,7 +327,7 @@ def test_doctor_measures_and_says_it_in_one_object(capsys: pytest.CaptureFixture
 
 
 def test_plain_keeps_json_valid() -> None:
-    value = to_json({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
+    value = to_json_value({"a": float("nan"), "b": (1, 2.5), 3: Result("x"), "p": Path("a")})
     assert json.loads(json.dumps(value, allow_nan=False))["a"] is None
     assert value["3"]["text"] == "x"
 

@@ -13,7 +13,7 @@ import torch
 
 from qkv.core.model import Transformer
 from qkv.data import collate
-from qkv.training import checkpoint, control, log, loop
+from qkv.training import checkpoint, control, loop, run_dir
 from qkv.training import step as stepping
 from qkv.training.plan import Plan
 
@@ -73,7 +73,7 @@ def test_a_skipped_step_leaves_weights_and_adam_as_they_were(monkeypatch: pytest
     assert (end.steps, end.skipped) == (6, 1)
     assert same(seen[2], seen[3])
     assert not same(seen[3], seen[4])
-    events = log.read_events(tmp_path / "train" / "log.jsonl")
+    events = run_dir.read_events(tmp_path / "train" / "log.jsonl")
     assert [e["loss"] for e in events if e["kind"] == "step"][3] is None
     assert any("loss nan at step 4" in e["text"] for e in events if e["kind"] == "note")
 
@@ -150,7 +150,7 @@ def test_a_run_that_goes_back_resumes_behind_the_bad_batch(tmp_path: Path) -> No
         core = core_of(translator(0.1))
         end = loop.train(core, plan, settings, directory=tmp_path / "back")
     assert (end.steps, end.skipped) == (14, 1)
-    events = log.read_events(tmp_path / "back" / "train" / "log.jsonl")
+    events = run_dir.read_events(tmp_path / "back" / "train" / "log.jsonl")
     assert [e["step"] for e in events if e["kind"] == "step"] == list(range(1, 15))
     assert any("loss nan at step 11" in e["text"] and "back to step 8, past" in e["text"] for e in events if
                e["kind"] == "note")  # fmt: skip

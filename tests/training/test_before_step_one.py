@@ -191,7 +191,7 @@ def test_a_device_that_is_not_there_and_a_place_that_cannot_be_are_told(capsys: 
         parse_device("cuda:1" if torch.cuda.device_count() == 1 else "cuda:99")
     assert main(["train", "a.tsv", *SMALL, "--out", "/proc/none/r"]) == 2
     assert "this was not expected" not in capsys.readouterr().err
-    assert main(["train", "a.tsv", *SMALL, "model.width=1000000000000", "--out", "r"]) == 2
+    assert main(["train", "a.tsv", *SMALL, "model.width=1000000000", "--out", "r"]) == 2
     assert "GB are free; make model.width" in capsys.readouterr().err
 
 
@@ -267,7 +267,7 @@ def test_steps_that_were_asked_for_are_recorded_without_any_others(here: Path) -
 
 def test_a_start_that_was_cut_off_is_a_run_and_begins_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(session.log, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(session.run_dir, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu")
     assert recipes.train("a.tsv", overrides=SMALL, out=here / "r", device="cpu").outcome.steps == 2

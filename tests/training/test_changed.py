@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.core.model import Transformer
-from qkv.training import checkpoint, log, loop
+from qkv.training import checkpoint, loop, run_dir
 from qkv.training.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,7 +25,7 @@ def trained(folder: Path | None, settings: Settings, *, stop: int = 0, **how: An
 
 
 def notes(folder: Path) -> str:
-    return "\n".join(e["text"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note")
+    return "\n".join(e["text"] for e in run_dir.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note")
 
 
 @pytest.mark.parametrize(("first", "then"), [("bf16", "fp32"), ("fp32", "bf16")])

@@ -10,7 +10,7 @@ import pytest
 from qkv import files
 from qkv.errors import QkvError
 from qkv.files import write_text_file
-from qkv.training import compare, log
+from qkv.training import compare, recipes, run_dir
 from qkv.training.settings import Settings
 
 
@@ -123,8 +123,6 @@ def test_runs_differ_from_what_most_say(tmp_path: Path) -> None:
 
 
 def test_real_training_is_read(tmp_path: Path) -> None:
-    from qkv.training import recipes
-
     done = recipes.train(recipes.configure("demo_lm", smoke=True), out=tmp_path / "a", device="cpu")
     (run,) = compare.summaries(tmp_path)
     assert (run.name, run.steps, run.tokens, run.ended) == ("a", 6, done.outcome.tokens, "steps")
@@ -158,7 +156,7 @@ def test_the_metric_that_is_drawn(tmp_path: Path) -> None:
 
 def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.json"
-    write_text_file(path, log.to_json({"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"}))
+    write_text_file(path, run_dir.to_json({"loss": math.nan, "rows": [1.5, -math.inf], "word": "书"}))
     assert json.loads(path.read_text(encoding="utf-8")) == {"loss": None, "rows": [1.5, None], "word": "书"}
 
     def full(*given: object) -> None:
@@ -166,7 +164,7 @@ def test_json_is_written_whole_or_not_at_all_and_knows_no_nan(tmp_path: Path, mo
 
     monkeypatch.setattr(files, "fsync_path", full)
     with pytest.raises(QkvError, match="No space"):
-        write_text_file(path, log.to_json({"loss": 2.0}))
+        write_text_file(path, run_dir.to_json({"loss": 2.0}))
     assert json.loads(path.read_text(encoding="utf-8"))["loss"] is None
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
@@ -182,7 +180,7 @@ def test_a_metric_that_is_no_number_is_beaten_by_any(metric: str) -> None:
 
 
 def test_from_python_events_are_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = log.make_progress(every=60.0)
+    tell = recipes.make_progress(every=60.0)
     for step in (1, 2):
         tell({"kind": "step", "step": step, "of": 9, "loss": 2.0, "lr": 1e-3})
     tell({"kind": "evaluation", "step": 2, "bleu": 41.5, "best": True})

@@ -27,7 +27,7 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Experts, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
-from qkv.training import checkpoint, control, distributed, log, loop
+from qkv.training import checkpoint, control, distributed, loop, run_dir
 from qkv.training import step as stepping
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
@@ -205,7 +205,7 @@ def test_two_processes_are_one_and_only_the_first_writes(two: Path, tmp_path: Pa
     assert gap(alone, checkpoint.weights(core_of(drop))) > 1e-3  # it learnt
     assert checkpoint.read(both / "1.weights")[1] == {"why": "steps", "told": 0}
     mine, theirs = (
-        [e["loss"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
+        [e["loss"] for e in run_dir.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
         for folder in (tmp_path, both)
     )
     assert theirs == pytest.approx(mine, abs=1e-6)
@@ -257,7 +257,7 @@ def test_such_a_step_is_skipped_by_both_where_one_may_skip(two: Path) -> None:
     assert sorted(f.name for f in (folder / "train" / "bad_batches").iterdir()) == [
         "step-2.0.safetensors", "step-2.1.safetensors"
     ]  # fmt: skip
-    losses = [e["loss"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
+    losses = [e["loss"] for e in run_dir.read_events(folder / "train" / "log.jsonl") if e["kind"] == "step"]
     assert losses[1] is None  # told as it was
     assert len(losses) == BASE.steps
 
@@ -266,7 +266,7 @@ def test_both_go_back_to_the_checkpoint_where_one_finds_a_bad_number(two: Path) 
     folder = two / "back"
     assert gap(weights(folder, 0), weights(folder, 1)) == 0
     assert gap(weights(folder), weights(two / "nan once")) > 1e-4
-    told = [e["text"] for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note"]
+    told = [e["text"] for e in run_dir.read_events(folder / "train" / "log.jsonl") if e["kind"] == "note"]
     assert sum("back to step 0, past these batches" in text for text in told) == 1
 
 

@@ -19,7 +19,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.data import collate
 from qkv.errors import QkvError
-from qkv.training import checkpoint, control, distributed, fsdp, log, loop
+from qkv.training import checkpoint, control, distributed, fsdp, loop, run_dir
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import ProbeSettings, Recorder
 from qkv.training.settings import Settings
@@ -221,7 +221,7 @@ def test_what_needs_whole_weights_is_refused(two: Path) -> None:
 
 def test_what_cannot_be_watched_is_told(two: Path) -> None:
     told = [
-        event["text"] for event in log.read_events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"
+        event["text"] for event in run_dir.read_events(two / "begun" / "train" / "log.jsonl") if event["kind"] == "note"
     ]
     assert any(text.startswith("watch: nothing is recorded") for text in told)
     assert not (two / "begun" / "train" / "watch").exists()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import QkvError
-from qkv.training import recipes, session
+from qkv.training import recipes, run_dir
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -20,8 +20,8 @@ from qkv.training.splits import Splits
 HOLDER = """
 import sys, time
 from pathlib import Path
-from qkv.training import session
-with session.lock_directory(Path(sys.argv[1])):
+from qkv.training import run_dir
+with run_dir.lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -58,12 +58,12 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> 
 
 def test_a_run_that_ended_lets_go_and_another_in_its_process_is_refused(tmp_path: Path) -> None:
     with (
-        session.lock_directory(tmp_path),
+        run_dir.lock_directory(tmp_path),
         pytest.raises(QkvError, match=f"process {os.getpid()} "),
-        session.lock_directory(tmp_path),
+        run_dir.lock_directory(tmp_path),
     ):
         pass
-    with session.lock_directory(tmp_path):
+    with run_dir.lock_directory(tmp_path):
         assert (tmp_path / "lock").read_text(encoding="utf-8") == str(os.getpid())
 
 
@@ -72,5 +72,5 @@ def test_where_there_are_no_locks_the_run_goes_on(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with session.lock_directory(tmp_path), session.lock_directory(tmp_path):
+    with run_dir.lock_directory(tmp_path), run_dir.lock_directory(tmp_path):
         pass

@@ -24,7 +24,7 @@ from qkv.data import collate
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.training import checkpoint, control, log, loop
+from qkv.training import checkpoint, control, loop, run_dir
 from qkv.training import step as stepping
 from qkv.training.control import NonFinite
 from qkv.training.losses import mean_loss
@@ -173,7 +173,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(spec: Spec, tmp
     ends = [checkpoint.read(tmp_path / d / "train/last.safetensors") for d in "ab"]
     assert same(ends[0][0], ends[1][0])  # weights and both moments
     losses = [
-        [e["loss"] for e in log.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"
+        [e["loss"] for e in run_dir.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"] for d in "ab"
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 13

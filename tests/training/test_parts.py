@@ -23,7 +23,7 @@ from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.options import parse_assignments, replace_from_dict
 from qkv.spec import Attention, Block, Ffn, Mask, Norm, Spec, Stack
-from qkv.training import checkpoint, log, loop, losses, machine, optim, schedule
+from qkv.training import checkpoint, loop, losses, machine, optim, run_dir, schedule
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
@@ -174,38 +174,38 @@ def test_the_precision_is_decided_by_what_the_processor_has_and_the_width(
 
 
 def test_a_log_survives_a_half_line_and_holds_no_nan(tmp_path: Path) -> None:
-    path, heard = tmp_path / "log.jsonl", list[log.Event]()
-    tell = log.open_log(path, heard.append)
+    path, heard = tmp_path / "log.jsonl", list[run_dir.Event]()
+    tell = run_dir.open_log(path, heard.append)
     for step in (1, 2, 3):
         tell({"kind": "step", "step": step, "loss": math.nan})
     with path.open("a", encoding="utf-8") as file:
         file.write('{"kind": "st')
-    assert [e["loss"] for e in log.read_events(path)] == [None] * 3
-    log.truncate(path, 2)
+    assert [e["loss"] for e in run_dir.read_events(path)] == [None] * 3
+    run_dir.truncate(path, 2)
     assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [1, 2]
     assert len(heard) == 3
 
 
 def test_a_log_keeps_what_a_crash_or_a_text_may_hold(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    tell = log.open_log(path, None)
+    tell = run_dir.open_log(path, None)
     said = ["a\u2028b", "c\x85d", "e\rf\u2029", "书"]
     for step, text in enumerate(said, 1):
         tell({"kind": "note", "step": step, "text": text})
     whole = path.read_bytes()
     path.write_bytes(whole + '{"kind": "note", "text": "书'.encode()[:-1])  # cut within a letter
-    assert [e["text"] for e in log.read_events(path)] == said
-    log.truncate(path, 9)
+    assert [e["text"] for e in run_dir.read_events(path)] == said
+    run_dir.truncate(path, 9)
     assert path.read_bytes() == whole
-    log.truncate(path, 3)
-    assert [e["text"] for e in log.read_events(path)] == said[:3]
+    run_dir.truncate(path, 3)
+    assert [e["text"] for e in run_dir.read_events(path)] == said[:3]
 
 
 @pytest.mark.parametrize("act", ["fsync_path", "replace"])
 def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     for step in (1, 2):
-        log.open_log(path, None)({"kind": "step", "step": step})
+        run_dir.open_log(path, None)({"kind": "step", "step": step})
     before = path.read_bytes()
 
     def full(*given: object) -> None:
@@ -213,19 +213,19 @@ def test_a_log_that_cannot_be_cut_is_as_it_was(act: str, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(files if act == "fsync_path" else files.os, act, full)
     with pytest.raises(QkvError, match=r"log\.jsonl: could not be written \(.*No space left on device\); what"):
-        log.truncate(path, 1)
+        run_dir.truncate(path, 1)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 def test_a_log_whose_folder_is_gone_or_cannot_be_made_is_told(tmp_path: Path) -> None:
-    tell = log.open_log(tmp_path / "run" / "log.jsonl", None)
+    tell = run_dir.open_log(tmp_path / "run" / "log.jsonl", None)
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(QkvError, match=r"log\.jsonl: the folder .*run is not there"):
         tell({"kind": "step", "step": 1})
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(QkvError, match="could not be written"):
-        log.open_log(tmp_path / "file" / "log.jsonl", None)
+        run_dir.open_log(tmp_path / "file" / "log.jsonl", None)
 
 
 def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
@@ -235,9 +235,9 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path: Path) ->
     for name in (*left, *kept):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    checkpoint.remove_partial(tmp_path)
+    run_dir.remove_partial(tmp_path)
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
-    checkpoint.remove_partial(tmp_path / "none")
+    run_dir.remove_partial(tmp_path / "none")
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import torch
 from qkv import files
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, checkpoint, control, log, loop, losses, recipes
+from qkv.training import assemble, checkpoint, control, loop, losses, recipes, run_dir
 from qkv.training import step as stepping
 from qkv.training.objectives import augment
 from qkv.training.plan import Plan
@@ -95,7 +95,7 @@ def ended(folder: Path, objective: str, family: str, *stops: int, **how: Any) ->
     left, state = checkpoint.read(folder / "train" / "last.safetensors")
     place = {key: value for key, value in state["progress"].items() if key != "seconds"}
     left |= {f"end:{name}": w for name, w in checkpoint.weights(core).items()}
-    told = [e for e in log.read_events(folder / "train" / "log.jsonl") if e["kind"] in ("step", "evaluation")]
+    told = [e for e in run_dir.read_events(folder / "train" / "log.jsonl") if e["kind"] in ("step", "evaluation")]
     told = [e for e in told if "weights" not in e]  # each part ends with evaluations of its own
     said = [(e["kind"], e["step"], e["loss"], e.get("lr"), e.get("gradient"), e.get("loads")) for e in told]
     how_it_ended = (end.loss, end.metrics, end.weights, end.tokens, end.epochs, end.skipped)
@@ -235,7 +235,7 @@ def test_words_left_out_by_consumed_chance_would_be_found(
 
 def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "result.json"
-    log.write_json(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
+    run_dir.write_json(path, {"loss": math.nan, "in": Path("a"), "also": [1.5, (math.inf,)]})
     told = path.read_text(encoding="utf-8")
     assert json.loads(told) == {"loss": None, "in": "a", "also": [1.5, [None]]}
 
@@ -244,7 +244,7 @@ def test_what_is_kept_of_a_run_is_whole_and_strict_json(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(files, "fsync_path", full)
     with pytest.raises(QkvError, match=r"result\.json: could not be written"):
-        log.write_json(path, {"loss": 1.0})
+        run_dir.write_json(path, {"loss": 1.0})
     assert path.read_text(encoding="utf-8") == told
     assert [p.name for p in path.parent.iterdir()] == ["result.json"]
 

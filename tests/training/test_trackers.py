@@ -11,9 +11,9 @@ import pytest
 
 from qkv.cli import main
 from qkv.errors import QkvError
-from qkv.training import log, trackers
+from qkv.training import run_dir, trackers
 
-EVENTS: list[log.Event] = [
+EVENTS: list[run_dir.Event] = [
     {"kind": "note", "step": 0, "text": "precision fp32"},
     {"kind": "step", "step": 10, "of": 20, "loss": 2.5, "lr": 1e-3, "eta": 9.0, "tokens_per_second": 50.0},
     {"kind": "evaluation", "step": 10, "loss": 2.0, "bleu": 7.5, "best": True, "signature": "x", "samples": [["a"]]},
@@ -41,7 +41,7 @@ def test_tensorboard_reads_what_a_run_said(tmp_path: Path, capsys: pytest.Captur
     assert main([*words, "--device", "cpu", "--quiet"]) == 0
     read = EventAccumulator(str(tmp_path / "run" / "train" / "tensorboard"))
     read.Reload()
-    steps = [e for e in log.read_events(tmp_path / "run" / "train" / "log.jsonl") if e["kind"] == "step"]
+    steps = [e for e in run_dir.read_events(tmp_path / "run" / "train" / "log.jsonl") if e["kind"] == "step"]
     assert [(s.step, s.value) for s in read.Scalars("train/loss")] == [
         (e["step"], pytest.approx(e["loss"], rel=1e-6)) for e in steps
     ]
@@ -59,7 +59,7 @@ def test_libraries_with_the_calls_of_wandb_are_told_and_closed(
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, library, made)  # type: ignore[arg-type]
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    said: list[log.Event] = []
+    said: list[run_dir.Event] = []
     report = trackers.join_reports([None, said.append, trackers.open_tracker(library, tmp_path / "mine")])
     (tmp_path / "mine" / "train").mkdir(parents=True)
     told = {"name": "x", "training": {"lr": 0.5, "lora": {"rank": 8}}}

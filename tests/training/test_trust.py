@@ -33,7 +33,7 @@ from qkv.data import collate, corrupt
 from qkv.data.collate import IGNORED, Batch
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import checkpoint, fsdp, log, loop, losses
+from qkv.training import checkpoint, fsdp, loop, losses, run_dir
 from qkv.training import step as stepping
 from qkv.training.compatibility import OBJECTIVES
 from qkv.training.plan import Plan
@@ -329,8 +329,8 @@ def test_a_run_killed_at_random_moments_is_the_uninterrupted_one(kills: int, run
         one, two = (checkpoint.read(tmp_path / d / name)[0] for d in "ab")
         assert one.keys() == two.keys()
         assert all(torch.equal(one[n], two[n]) for n in one), name
-    seen = [[(e["step"], e["loss"]) for e in log.read_events(tmp_path / d / "train/log.jsonl") if e["kind"] == "step"]
-            for d in "ab"]  # fmt: skip
+    logs = [run_dir.read_events(tmp_path / d / "train/log.jsonl") for d in "ab"]
+    seen = [[(e["step"], e["loss"]) for e in events if e["kind"] == "step"] for events in logs]
     assert seen[0] == seen[1]
     assert [step for step, _ in seen[0]] == list(range(1, 41))
 
@@ -375,7 +375,7 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
         patch.setattr(storage, "save_file", around("save_file", storage.save_file))
         for module in (files, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
-        patch.setattr(log, "to_json", around("line", log.to_json))
+        patch.setattr(run_dir, "to_json", around("line", run_dir.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts
 
@@ -499,7 +499,7 @@ def test_struck_at_any_write_a_run_goes_on_as_if_nothing_had_happened(
         assert then == 0
         found = checkpoint.read(place / "end.safetensors")[0]
         assert all(torch.equal(found[n], want[n]) for n in want), at
-        steps = [e["step"] for e in log.read_events(place / "train/log.jsonl") if e["kind"] == "step"]
+        steps = [e["step"] for e in run_dir.read_events(place / "train/log.jsonl") if e["kind"] == "step"]
         assert steps == [1, 2, 3, 4], at
         assert not [p.name for p in (place / "train").rglob(".*")], "nothing half written is left"
 
@@ -529,23 +529,23 @@ def one_part(folder: str, before: str, after: str, fault: str) -> None:
         with faulty(at, full if fault == "full" else kill), pytest.MonkeyPatch.context() as patch:
 
             def data(self: Any, *given: Any) -> Any:
-                log.to_json({})  # before and after it
+                run_dir.to_json({})  # before and after it
                 found = written(self, *given)
-                log.to_json({})
+                run_dir.to_json({})
                 return found
 
             patch.setattr(HuggingFaceStorageWriter, "write_data", data)
             freeing = ((Path, "unlink"), (shutil, "rmtree")) if fault == "killed" else ()  # it needs no room
             for owner, name in ((Path, "mkdir"), *freeing):
                 true = getattr(owner, name)
-                patch.setattr(owner, name, lambda *a, true=true, **k: log.to_json({}) and true(*a, **k))
+                patch.setattr(owner, name, lambda *a, true=true, **k: run_dir.to_json({}) and true(*a, **k))
             save(place, after, 2)
 
     for at in range(1, 90):
         place = Path(folder) / str(at)
         assert child(lambda place=place: save(place, before, 1)) == 0
         end = child(lambda place=place, at=at: over(place, at))
-        last = checkpoint.find_last(place)
+        last = run_dir.find_last(place)
         assert last is not None
         parts = partial(fsdp.read_parts, core=torch.nn.Linear(40, 40))
         read = checkpoint.read if last.suffix == ".safetensors" else parts

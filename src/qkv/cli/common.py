@@ -8,14 +8,13 @@ def command(common: Common, model: str, beam: int) -> None: ...
 
 import gc
 import json
-import math
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import click
 
 from qkv.cli.usage import translate_frame
 from qkv.errors import QkvError
+from qkv.files import to_json_value
 from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
@@ -57,7 +57,7 @@ class Common:
 
     def emit(self, result: object) -> None:
         """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
-        click.echo(json.dumps(to_json(result), ensure_ascii=False, allow_nan=False))
+        click.echo(json.dumps(to_json_value(result), ensure_ascii=False, allow_nan=False))
 
     def print_result(self, result: object, lines: Iterable[str]) -> None:
         """Print what a verb found: with --json as one object, otherwise as the lines in which people read it."""
@@ -89,12 +89,11 @@ class Common:
 
     def note_unfinished(self, name: str) -> None:
         """Say of a model whose run was cut off, or still goes on, how much it has learnt."""
-        run = Path(name) / "train"
-        if not (run / "run.json").is_file() or (run / "result.json").exists():
-            return
-        from qkv.training import log
+        from qkv.training import run_dir
 
-        events = [e for e in log.read_events(run / "log.jsonl") if isinstance(e, dict)]
+        if not run_dir.is_run(Path(name)) or Path(name, run_dir.RESULT).exists():
+            return
+        events = [e for e in run_dir.read_events(Path(name, run_dir.LOG)) if isinstance(e, dict)]
         judged = [e.get("step", 0) for e in events if e.get("kind") == "evaluation"]
         said = (Message("{name}: its run has not ended; these are its weights of step {judged}", name=name,
                         judged=judged[-1]) if judged else
@@ -128,21 +127,6 @@ def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
             return value
     locale = next((environ[key] for key in ("LC_ALL", "LC_MESSAGES", "LANG") if environ.get(key)), "")
     return "zh" if locale.lower().startswith("zh") else "en"
-
-
-def to_json(value: Any) -> Any:
-    """A value as JSON holds it: dataclasses as objects, tensors and arrays as lists, NaN and infinity as null."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_json(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [to_json(item) for item in value]
-    if callable(to_list := getattr(value, "tolist", None)):
-        return to_json(to_list())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 class Option(click.Option):

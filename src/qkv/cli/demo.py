@@ -110,9 +110,11 @@ def command(
     if page.is_dir():
         raise QkvError("--page {page}: a directory; name a file in it, such as {page2}", page=page,
                        page2=page / "qkv-demo.html")
+    from qkv.training import run_dir
+
     usual, named = Path("runs/demo"), out
     out = None if model else make_directory(out or find_free_directory(usual))
-    if not (model or named or out == usual or (usual / "train" / "result.json").exists()):
+    if not (model or named or out == usual or (usual / run_dir.RESULT).exists()):
         common.note("{usual} has a run that has not ended; to go on with it: qkv train {usual} --resume", usual=usual)
     story = Story(common, own=text)
     with open_page(story, out or Path("runs"), has_display(common) if browser is None else browser):
@@ -121,7 +123,9 @@ def command(
 
 def make_directory(out: Path) -> Path:
     """The directory of a run that begins here; what stands against it is told before anything else happens."""
-    if (out / "train" / "run.json").is_file():
+    from qkv.training.run_dir import is_run
+
+    if is_run(out):
         raise QkvError("--out {out}: a run lies there; give another directory, or show it with `qkv demo --model "
                        "{out}`, or go on with `qkv train demo --resume auto --out {out}`", out=out)
     try:
@@ -249,6 +253,7 @@ def train_translator(story: Story, target: Path, changes: Mapping[str, int | Non
     from qkv.cli.train import show_events
     from qkv.training import recipes
     from qkv.training.control import Interrupted
+    from qkv.training.run_dir import ANSWERS
 
     run = recipes.configure("demo", [f"{key}={value}" for key, value in changes.items() if value is not None])
     run = watch_own_sentence(story, run)
@@ -267,7 +272,7 @@ def train_translator(story: Story, target: Path, changes: Mapping[str, int | Non
         story.stage.desk.names.insert(0, str(target))
     story.tell("trained for {seconds:.0f} s ({precision}); the model lies in {target}", target=target,
                seconds=done.outcome.seconds, precision=done.outcome.precision)
-    return done.model, (target / "train" / "test.hyp").read_text(encoding="utf-8").splitlines()
+    return done.model, (target / ANSWERS).read_text(encoding="utf-8").splitlines()
 
 
 def find_free_directory(path: Path) -> Path:

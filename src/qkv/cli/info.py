@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, to_json, verb
+from qkv.cli.common import Common, option, verb
+from qkv.files import to_json_value
 from qkv.messages import Message
 
 
@@ -19,7 +20,7 @@ def command(common: Common, name: str, context: int | None, attention: str | Non
     from qkv.hub import report as count
 
     dtype = "fp32" if common.dtype == "auto" else common.dtype
-    report = to_json(count(name, dtype=dtype, context=context, attention=attention))
+    report = to_json_value(count(name, dtype=dtype, context=context, attention=attention))
     shown = {k: v for k, v in report.items() if v != ""} | say_units(report)
     common.print_result(report, format_report(shown, common.say))
 

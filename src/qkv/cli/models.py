@@ -66,8 +66,9 @@ def command(common: Common) -> None:
 
 def note_other_script(common: Common, model: str, text: str) -> bool:
     """Say of a text that has letters, and none of the script that a bundled model or a run of its recipe reads."""
-    run = Path(model, "train", "run.json")
-    name = json.loads(run.read_text(encoding="utf-8")).get("name", "") if run.is_file() else model
+    from qkv.training import run_dir
+
+    name = run_dir.read_object(Path(model, run_dir.SETTINGS)).get("name", "") if run_dir.is_run(Path(model)) else model
     script = BUNDLED[name].script if (name := str(name).replace("_", "-")) in BUNDLED else ""
     if not script or not any(map(str.isalpha, text)) or re.search(SCRIPTS[script][1], text):
         return False

@@ -44,7 +44,7 @@ def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, settings: str | None, track: tuple[str, ...],
 ) -> int:
-    from qkv.training import recipes
+    from qkv.training import recipes, run_dir
 
     if settings is not None:
         return list_settings(common, settings)
@@ -67,7 +67,7 @@ def command(
         raise click.UsageError(Message("--dry-run measures one process; leave --processes away"))
     if dry_run:
         return print_plan(common, run)
-    if out is None and Path(recipe, "train", "run.json").is_file():
+    if out is None and run_dir.is_run(Path(recipe)):
         out = Path(recipe)
     with tempfile.TemporaryDirectory() as folder:
         kept = not smoke or out is not None

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, to_json, verb
+from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, verb
 from qkv.cli.models import note_other_script
+from qkv.files import to_json_value
 from qkv.messages import Message
 
 KEYS = ("text", "score", "tokens", "alignment", "unknown")  # of a translation, as JSON
@@ -55,4 +56,4 @@ def list_translations(best: Sequence[Any], scores: bool, align: bool) -> Iterato
         yield f"{r.score:.4f}\t{r.text}" if scores else r.text
         if align and r.alignment is not None:
             yield "\t" + " ".join(f"{t}-{max(range(len(row)), key=row.__getitem__)}"
-                                  for t, row in enumerate(to_json(r.alignment)))
+                                  for t, row in enumerate(to_json_value(r.alignment)))

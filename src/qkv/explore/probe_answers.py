@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.explore.body import Answer
 from qkv.explore.question import Refused
-from qkv.training import log
 from qkv.training.probes.records import FOLDER, ProbeLog, find_recorded_runs
+from qkv.training.run_dir import LOG, read_events
 
 POINTS = 1000  # of a curve, at most
 NORMS = ("weight", "gradient", "update")
@@ -53,7 +53,7 @@ def python_line(w: ProbeLog) -> str:
 
 def answer_run(w: ProbeLog) -> Answer:
     """The whole run: its recorded steps, its curve, the norms of every matrix and the ways of the words."""
-    events = log.read_events(w.directory / "train" / "log.jsonl")
+    events = read_events(w.directory / LOG)
     loss = [[e["step"], e["loss"]] for e in events if e.get("kind") == "step" and e.get("loss") is not None]
     evaluations = [e for e in events if e.get("kind") == "evaluation"]
     scores = [{k: v for k, v in e.items() if isinstance(v, int | float)} for e in evaluations]

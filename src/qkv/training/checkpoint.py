@@ -9,8 +9,6 @@ import dataclasses
 import json
 import os
 import platform
-import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,18 +24,18 @@ from qkv.checkpoints.run_weights import read_checkpoint as read
 from qkv.checkpoints.storage import write_safetensors
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.files import MARK, replace_file
+from qkv.files import replace_file, to_json_value
 from qkv.messages import Message
 from qkv.spec import Spec, as_json, from_json
-from qkv.training import fsdp, log, optim
+from qkv.training import fsdp, optim
 from qkv.training.control import Progress, find_stop_reason
 from qkv.training.distributed import Ranks
 from qkv.training.plan import Plan
+from qkv.training.run_dir import Report, find_last, remove_partial
 from qkv.training.settings import Settings, rename_keys
 from qkv.training.step import OptimizerStep
 
 Evaluate = Callable[[Transformer, int], dict[str, Any]]  # (core, step) -> metrics by name
-PARTIAL = re.compile(r"\..+\.(safetensors|jsonl?)\.\d+")  # a file while it is written, by the process of that number
 
 
 class Checkpoints:
@@ -48,7 +46,7 @@ class Checkpoints:
 
     def __init__(
         self, stepper: OptimizerStep, plan: Plan, settings: Settings, folder: Path | None, evaluate: Evaluate | None,
-        report: log.Report,
+        report: Report,
     ) -> None:
         self.stepper, self.settings, self.folder = stepper, settings, folder
         self.evaluate, self.report, self.judged = evaluate, report, plan.judged
@@ -246,21 +244,6 @@ class Checkpoints:
         return {key: (t / len(names)).float() for key, t in total.items()}
 
 
-def find_last(folder: Path | None) -> Path | None:
-    """The newest checkpoint of a run's folder to resume from, if there is one."""
-    found = [folder / name for name in ("last.safetensors", "last.json")] if folder else []
-    return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what runs that were killed in the midst of writing left beside their files."""
-    for path in folder.rglob(".*"):
-        if path.is_file() and PARTIAL.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-        elif path.is_dir() and (path.name.startswith(".last-") or MARK in path.name):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def describe_machine() -> dict[str, Any]:
     """What a bit-for-bit repetition depends on besides the code."""
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "") or torch.backends.cpu.get_cpu_capability()
@@ -290,7 +273,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
                    kept=kept)
     with replace_file(path, hint=hint) as aside:
         whole = {name: t.detach().contiguous().cpu() for name, t in tensors.items()}
-        said = json.dumps(log.replace_nonfinite(state))
+        said = json.dumps(to_json_value(state))
         write_safetensors(whole, aside, {"state": said, "crc32": checksum(whole, said)})
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, nearest
-from qkv.options import flatten
-from qkv.training import log
+from qkv.training.run_dir import FOLDER, LOG, RESULT, Event, read_events, read_object, read_settings
 
 Points = list[tuple[float, float]]
-LOG = Path("train", "log.jsonl")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Summary:
     ended: str
     kept: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(repr=False, default_factory=dict)
-    events: list[log.Event] = field(repr=False, default_factory=list)
+    events: list[Event] = field(repr=False, default_factory=list)
 
     def curve(self, metric: str, x: str = "steps") -> Points:
         """(x, value) of a metric of its evaluations; `train_loss` is that of its steps."""
@@ -91,7 +89,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 def read_run(directory: Path, name: str = "") -> Summary:
     """The summary of the run in a directory; a log that a crash cut off is read up to there."""
-    events = [e for e in log.read_events(directory / LOG) if isinstance(e, dict) and "kind" in e]
+    events = [e for e in read_events(directory / LOG) if isinstance(e, dict) and "kind" in e]
     steps = [e for e in events if e["kind"] == "step"]
     ends = [e for e in events if e["kind"] == "end"]
     last = max((e.get("step", 0) for e in events), default=0)
@@ -100,7 +98,7 @@ def read_run(directory: Path, name: str = "") -> Summary:
     tokens = end.get("tokens") or saved_tokens(directory)
     settings = effective_settings(read_settings(directory))
     metric = str(settings.get("training.metric", "loss"))
-    test = read_json_object(directory / "train" / "result.json").get("test")
+    test = read_object(directory / RESULT).get("test")
     reached = test.get(metric) if end and isinstance(test, Mapping) else None  # of what ended; a resumed run goes on
     bests = [e for e in events if e["kind"] == "evaluation" and e.get("best") and is_number(e.get(metric))]
     bests += [metrics] if is_number((metrics := end.get("metrics") or {}).get(metric)) else []  # of the weights it kept
@@ -114,23 +112,6 @@ def read_run(directory: Path, name: str = "") -> Summary:
         reached if is_number(reached) else None, losses[-1] if losses else None, end.get("why", ""), measured, settings,
         events,
     )
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON object that a run wrote; an empty one where it is not there or broken."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def read_settings(directory: Path) -> dict[str, Any]:
-    """The settings of a run by `part.key`, under the names of today; without its name and notes."""
-    from qkv.training.settings import RENAMED
-
-    kept = flatten(read_json_object(directory / "train" / "run.json"))
-    return {RENAMED.get(key, key): value for key, value in kept.items() if key not in ("name", "notes")}
 
 
 def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -159,9 +140,9 @@ def saved_tokens(directory: Path) -> int | None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        if (parts := directory / "train" / "last.json").is_file():
+        if (parts := directory / FOLDER / "last.json").is_file():
             return int(json.loads(parts.read_text(encoding="utf-8"))["progress"]["tokens"])
-        with safe_open(str(directory / "train" / "last.safetensors"), framework="pt") as file:
+        with safe_open(str(directory / FOLDER / "last.safetensors"), framework="pt") as file:
             return int(json.loads((file.metadata() or {}).get("state", ""))["progress"]["tokens"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None

@@ -19,12 +19,13 @@ from qkv.data.collate import Batch
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.training import checkpoint, control, distributed, log, machine, schedule
+from qkv.training import checkpoint, control, distributed, machine, run_dir, schedule
 from qkv.training.checkpoint import Checkpoints, Evaluate
 from qkv.training.control import Interrupted, NonFinite, Outcome, find_fault, find_stop_reason
 from qkv.training.load_balancing import measure_imbalance
 from qkv.training.plan import Plan
 from qkv.training.probes.recorder import Recorder
+from qkv.training.run_dir import Report
 from qkv.training.settings import Settings
 from qkv.training.step import Gradients, OptimizerStep
 
@@ -37,7 +38,7 @@ KEPT = 20  # files of bad batches at most
 
 def train(
     core: Transformer, plan: Plan, settings: Settings, *, directory: Path | str | None = None,
-    evaluate: Evaluate | None = None, report: log.Report | None = None,
+    evaluate: Evaluate | None = None, report: Report | None = None,
     stop: Callable[[int], bool] | None = None, resume: bool = False, recorder: Recorder | None = None,
 ) -> Outcome:
     """Train `core` in place; without `directory` nothing is written.
@@ -50,9 +51,9 @@ def train(
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
     keep_freed()
-    folder, first = None if directory is None else Path(directory, "train"), distributed.current_ranks().first
+    folder, first = None if directory is None else Path(directory, run_dir.FOLDER), distributed.current_ranks().first
     path = folder / "log.jsonl" if folder and first else None
-    run = Loop(core, plan, settings, folder, evaluate, log.open_log(path, report if first else None))
+    run = Loop(core, plan, settings, folder, evaluate, run_dir.open_log(path, report if first else None))
     run.recorder = recorder if path else None
     with control.use_threads(settings.threads), control.catch_signals() as caught:
         run.open(resume)
@@ -81,7 +82,7 @@ class Loop:
 
     def __init__(
         self, core: Transformer, plan: Plan, settings: Settings, folder: Path | None, evaluate: Evaluate | None,
-        report: log.Report,
+        report: Report,
     ) -> None:
         self.core, self.plan, self.settings, self.report = core, plan, settings, report
         self.stepper = OptimizerStep(core, plan, settings)
@@ -99,7 +100,7 @@ class Loop:
         if self.log and self.checkpoints.saved < 0:
             self.log.unlink(missing_ok=True)
         elif self.log and self.log.exists():
-            log.truncate(self.log, at.step)
+            run_dir.truncate(self.log, at.step)
         if not at.precision:
             at.precision = s.precision if s.precision != "auto" else machine.choose_precision(self.core)
             notes.append(Message("precision {precision}", precision=at.precision))
@@ -200,7 +201,7 @@ class Loop:
             if keep_batches(path, made.batches, state):
                 aside = Message("; its batches are in {path}", path=path)
         if s.on_bad_step == "stop" or at.row >= ROW or at.back >= ROW:
-            last, often = checkpoint.find_last(folder), Message()
+            last, often = run_dir.find_last(folder), Message()
             kept = Message("the last good checkpoint is {last}", last=last) if last else (
                 Message("nothing was saved before"))
             if at.back:
@@ -215,7 +216,7 @@ class Loop:
             return False
         self.checkpoints.rewind()
         if self.log:
-            log.truncate(self.log, at.step)
+            run_dir.truncate(self.log, at.step)
         self.note(Message("{what}{aside}: back to step {step}, past these batches", what=what, aside=aside,
                           step=at.step))
         if self.recorder and self.log:

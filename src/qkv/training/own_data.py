@@ -22,6 +22,7 @@ from qkv.training.compatibility import USUAL
 from qkv.training.data_files import KINDS, Data, read_shared
 from qkv.training.planner import Choice, measure_data, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
+from qkv.training.run_dir import SETTINGS
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
@@ -89,7 +90,7 @@ def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False
     Raises:
         QkvError: its run.json is broken, or has keys that there are not.
     """
-    file = directory / "train" / "run.json"
+    file = directory / SETTINGS
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         values, name = {key: kept[key] for key in (*OWN_PARTS, *PLAIN) if key in kept}, str(kept["name"])

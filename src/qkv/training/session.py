@@ -2,16 +2,12 @@
 
 import dataclasses
 import json
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
@@ -20,14 +16,14 @@ from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import nest, replace_from_dict
 from qkv.tasks.label_scores import Accuracy
-from qkv.training import checkpoint, evaluation, log, loop, trivial
+from qkv.training import evaluation, loop, run_dir, trivial
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
-from qkv.training.log import Report
 from qkv.training.planner import TIMED
 from qkv.training.probes import readings
 from qkv.training.run import PARTS, PLAIN, Run
+from qkv.training.run_dir import Report
 from qkv.training.trivial import Verdict
 
 
@@ -46,7 +42,7 @@ class Trained:
 
 def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
     """Train in this process, which is one of `ranks`."""
-    going_on = bool(resume and directory and checkpoint.find_last(directory / "train"))
+    going_on = bool(resume and directory and run_dir.find_last(directory / run_dir.FOLDER))
     start = None if going_on else time.process_time()
     run = recall_choices(run, directory) if directory and going_on else run
     run = share_choices(run, ranks) if ranks.size > 1 else run
@@ -60,10 +56,10 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)
     if not going_on:
-        refuse_others(directory)  # before the lock, which makes folders
-    with lock_directory(directory / "train") if ranks.first else nullcontext():
+        run_dir.refuse_others(directory)  # before the lock, which makes folders
+    with run_dir.lock_directory(directory / run_dir.FOLDER) if ranks.first else nullcontext():
         if not going_on:
-            refuse_others(directory, begun=True)  # once more, now that no other process can begin here
+            run_dir.refuse_others(directory, begun=True)  # once more, now that no other process can begin here
         if not going_on and ranks.first:
             write_settings(a, directory)  # first, so that what is begun is known as a run, also to a second try
             a.model.save(directory, family=a.family)  # so that a resumed run finds its vocabulary
@@ -105,57 +101,15 @@ def train_assembly(
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent,
                 "trivial": verdict.trivial, "faults": list(verdict.faults)}
         done |= ({"labels": labels.record} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
-        log.write_json(directory / "train" / "result.json", done)
+        run_dir.write_json(directory / run_dir.RESULT, done)
         if said:
-            write_text_file(directory / "train" / "test.hyp", "\n".join(said) + "\n", hint=log.RESUME)
+            write_text_file(directory / run_dir.ANSWERS, "\n".join(said) + "\n", hint=run_dir.RESUME)
     return Trained(a.model, outcome, numbers, directory, verdict=verdict, labels=labels)
-
-
-def refuse_others(directory: Path, *, begun: bool = False) -> None:
-    """QkvError where a run's directory would be a file, is that of a model which is no run, or has `begun` already."""
-    for path in (directory, *directory.parents):
-        if path.exists() and not path.is_dir():
-            raise QkvError("{path}: is a file, and the run needs a directory; give another --out", path=path)
-    models = [name for name in ("config.json", "adapter_config.json") if (directory / name).exists()]
-    if models and not (directory / "train" / "run.json").exists():
-        raise QkvError("{directory}: contains a model that is not a run, and would be overwritten; give another --out",
-                       directory=directory)
-    if begun and checkpoint.find_last(directory / "train"):
-        raise QkvError("{directory}: there is a run here already; continue it with --resume auto, or give another "
-                       "--out", directory=directory)
-
-
-@contextmanager
-def lock_directory(folder: Path) -> Iterator[None]:
-    """Hold `folder`/lock, which names this process, so that one run at a time is in a directory; the kernel releases it
-    when the process ends, however it ends. On a file system without locks, nothing.
-
-    Raises:
-        QkvError: another process holds it; the message gives its number.
-    """
-    path, who, lock = folder / "lock", "", FileLock(folder / "lock")
-    with suppress(OSError):
-        who = path.read_text(encoding="utf-8").strip()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise QkvError("{parent}: process {who} is training here; wait for it, stop it, or give another --out",
-                       parent=folder.parent, who=who or "another") from None
-    except OSError:  # no locks here, or nothing can be written, which whatever must write here will report
-        yield
-        return
-    try:
-        with suppress(OSError):
-            path.write_text(str(os.getpid()), encoding="utf-8")
-        yield
-    finally:
-        lock.release()
 
 
 def recall_choices(run: Run, directory: Path) -> Run:
     """The run with what was chosen when it began, as a second choice depends on how fast the machine is by then."""
-    begun = json.loads((directory / "train" / "run.json").read_text(encoding="utf-8"))
+    begun = json.loads((directory / run_dir.SETTINGS).read_text(encoding="utf-8"))
     kept, held = begun.get("chosen", {}), begun.get("data", {}).get("valid")
     if "data.valid" in [c.key for c in run.choices] and held != run.data.valid:  # type: ignore[union-attr]
         raise QkvError("{directory}: this run began with data.valid={held}; add that, or resume it by its folder: "
@@ -178,4 +132,4 @@ def write_settings(a: Assembly, directory: Path) -> None:
         kept[part] = value if part in PLAIN else dataclasses.asdict(value)
     chosen = {choice.key: attrgetter(choice.key)(a.run) for choice in a.run.choices}
     kept |= {"chosen": chosen} if chosen else {}
-    log.write_json(directory / "train" / "run.json", kept)
+    run_dir.write_json(directory / run_dir.SETTINGS, kept)

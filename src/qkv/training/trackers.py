@@ -1,6 +1,6 @@
 """Trackers beside a run's own log: TensorBoard, W&B, trackio, and those of other packages.
 
-A tracker is a function of the run's directory that gives a log.Report; another package names its own in the entry
+A tracker is a function of the run's directory that gives a Report; another package names its own in the entry
 points of the group `qkv.track`.
 """
 
@@ -14,8 +14,7 @@ from uuid import uuid4
 
 from qkv.errors import QkvError, nearest
 from qkv.files import write_text_file
-from qkv.training.compare import read_settings
-from qkv.training.log import Event, Report
+from qkv.training.run_dir import FOLDER, Event, Report, read_settings
 
 GROUP = "qkv.track"
 Tracker = Callable[[Path], Report]
@@ -41,7 +40,7 @@ def open_tracker(name: str, directory: Path) -> Report:
 
 def open_tensorboard(directory: Path) -> Report:
     """Files for `tensorboard --logdir DIRECTORY/train`; of a resumed run, what it says again stands once."""
-    place, open_ = str(directory / "train" / "tensorboard"), import_module("torch.utils.tensorboard").SummaryWriter
+    place, open_ = str(directory / FOLDER / "tensorboard"), import_module("torch.utils.tensorboard").SummaryWriter
     writer: Any = None
 
     def report(event: Event) -> None:
@@ -82,7 +81,7 @@ def tracker_of(library: str) -> Tracker:
 
 def resume_options(library: str, directory: Path) -> dict[str, str]:
     """The arguments by which a library continues a known run: W&B knows runs by an id, trackio by their name."""
-    path = directory / "train" / f"{library}.id"
+    path = directory / FOLDER / f"{library}.id"
     again = path.is_file()
     if not again:
         write_text_file(path, uuid4().hex + "\n")

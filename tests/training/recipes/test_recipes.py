@@ -18,7 +18,7 @@ import qkv
 from qkv import cli, devices
 from qkv.errors import QkvError
 from qkv.paths import data_dir
-from qkv.training import assemble, evaluation, log, recipes
+from qkv.training import assemble, evaluation, recipes, run_dir
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary, override_run, shrink_run
 from qkv.training.settings import Settings
@@ -122,7 +122,7 @@ def test_masked_words_and_prefixes_go_on_bit_for_bit(name: str, tmp_path: Path) 
     mine, theirs = dict(a.model.core.named_parameters()), dict(b.model.core.named_parameters())
     assert all((mine[n] == theirs[n]).all() for n in mine)
     assert a.test == b.test
-    steps = [e for e in log.read_events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
+    steps = [e for e in run_dir.read_events(tmp_path / "a/train/log.jsonl") if e["kind"] == "step"]
     assert ("loads" in steps[0]) == (name == "demo_moe")
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.training import checkpoint, optim
-from qkv.training.log import Report
 from qkv.training.probes.records import FORMAT, describe_weights, write_json
 from qkv.training.run import ProbeSettings
+from qkv.training.run_dir import Report
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
 Readings = Mapping[str, Callable[[], Reading]]

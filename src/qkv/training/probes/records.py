@@ -22,10 +22,10 @@ from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.files import write_text_file
 from qkv.messages import Message
-from qkv.training import log
+from qkv.training import run_dir
 from qkv.training.losses import states
 
-FOLDER = Path("train", "watch")
+FOLDER = Path(run_dir.FOLDER, "watch")
 FORMAT = 1
 REQUESTS_FILE, REQUESTS, LONGEST_REQUEST = "wishes.json", 3, 120  # a file, texts in it, characters of a text
 PARTS = (  # what a weight is: the first pattern that its name fits says so
@@ -82,7 +82,7 @@ def read_requests(folder: Path) -> tuple[str, ...]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """A JSON object as a file, whole or not at all; errors as of `write_text_file`."""
-    write_text_file(path, log.to_json(value))
+    write_text_file(path, run_dir.to_json(value))
 
 
 @contextmanager

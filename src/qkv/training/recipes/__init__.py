@@ -1,6 +1,8 @@
 """Recipes: each is a TOML file of this folder. `train` makes a model of one, or of your own data (own_data.py)."""
 
 import dataclasses
+import sys
+import time
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +12,12 @@ from qkv.data.bad_rows import dry_run
 from qkv.data.text_files import explain_missing
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
+from qkv.training.run_dir import SETTINGS, is_run, read_object
 
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
-    from qkv.training.log import Report
     from qkv.training.run import ProbeSettings, Run
+    from qkv.training.run_dir import Event, Report
     from qkv.training.session import Trained
 
 FOLDER = Path(__file__).parent
@@ -56,7 +59,7 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
     path, more = Path(recipe), [word for word in words if "=" not in word]
     if str(recipe) in known:
         run = own_data.from_toml(FOLDER / f"{recipe}.toml", words, recipe=True)
-    elif (path / "train" / "run.json").is_file():
+    elif is_run(path):
         run = own_data.from_run(path, words, recipe=is_of_recipe(path))
     elif path.suffix == ".toml":
         run = own_data.from_toml(path, words)
@@ -67,9 +70,7 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
 
 def is_of_recipe(directory: Path) -> bool:
     """Whether the run of a directory is one of a recipe, whose data lie with the package or in QKV_DATA."""
-    from qkv.training.compare import read_json_object
-
-    kept = read_json_object(directory / "train" / "run.json")
+    kept = read_object(directory / SETTINGS)
     file = FOLDER / f"{kept.get('name')}.toml"
     told = tomllib.loads(file.read_text(encoding="utf-8")).get("data", {}) if file.is_file() else {}
     return bool(told) and all(kept.get("data", {}).get(key) == value for key, value in told.items())
@@ -92,19 +93,20 @@ def train(
         QkvError: bad data or settings, or a directory with another run; NonFinite (code 3) for a loss that is none.
         Interrupted: SIGINT or SIGTERM; the state is saved, and `resume` continues.
     """
-    from qkv.training import distributed, log, session
+    from qkv.training import distributed, session
 
     run = configure(recipe, overrides)
     silent = quiet or report is not None
-    report = report or (None if quiet else log.make_progress())
-    log.print_lines(() if silent else run.about)
+    report = report or (None if quiet else make_progress())
+    if not silent:
+        print_lines(run.about)
     if watch is not None:
         watch = dataclasses.replace(run.watch, times=watch) if isinstance(watch, int) else watch
         run = dataclasses.replace(run, watch=watch)
     with distributed.join_ranks(device) as ranks:
         done = session.train(run, Path(out) if out else None, device, report, resume, ranks)
     if done.verdict and not silent:
-        log.print_lines((done.verdict.comparison, *done.verdict.faults))
+        print_lines((done.verdict.comparison, *done.verdict.faults))
     return done
 
 
@@ -119,3 +121,28 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
     with dry_run():
         a = assemble.assemble(configure(recipe, overrides), device=device)
     return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=evaluation.make_rehearsal(a))
+
+
+def make_progress(every: float = 5.0) -> "Report":
+    """A report for Python: notes, evaluations and, `every` so many seconds, the loss of a step, as lines on stderr."""
+    last = time.monotonic()
+
+    def tell(event: "Event") -> None:
+        nonlocal last
+        if event["kind"] == "step" and (event["step"] == 1 or time.monotonic() - last >= every):
+            last = time.monotonic()
+            of = f"/{event['of']}" if event["of"] else ""
+            print(f"step {event['step']}{of}  loss {event['loss']:.3f}  lr {event['lr']:.2e}", file=sys.stderr)
+        elif event["kind"] == "evaluation":
+            numbers = "  ".join(f"{key} {value:.4g}" for key, value in event.items() if isinstance(value, float))
+            print(f"step {event['step']}  {numbers}{'  *' if event.get('best') else ''}", file=sys.stderr)
+        elif event["kind"] == "note":
+            print(event["text"], file=sys.stderr)
+
+    return tell
+
+
+def print_lines(lines: Iterable[object]) -> None:
+    """Lines on stderr, without the empty ones."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
