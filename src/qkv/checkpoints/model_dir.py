@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from qkv.baselines.lstm import LSTMSpec, build_core
-from qkv.checkpoints import gguf, name_table, storage
+from qkv.checkpoints import gguf, name_table, quantized, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.devices import read_free_memory
@@ -65,8 +65,10 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The config of a model's directory, or that which a GGUF file's metadata mean."""
-    return gguf.read_config(directory) if is_gguf(directory) else read_json(directory / "config.json")
+    """The config of a model's directory, or that which a GGUF file's metadata mean; how numbers are packed is apart."""
+    if is_gguf(directory):
+        return gguf.read_config(directory)
+    return {k: v for k, v in read_json(directory / "config.json").items() if k != quantized.SETTINGS}
 
 
 def read_spec(directory: Path) -> tuple[Spec, dict[str, Any]]:
@@ -106,7 +108,7 @@ def load_core(
     spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors = storage.open_tensors(directory)
+    tensors, zeros = open_weights(directory)
     shapes = storage.read_shapes(tensors)
     refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
@@ -118,7 +120,9 @@ def load_core(
         if device.type == "cpu" and stored != torch.float32:
             dtype = torch.float32 if count <= SMALL else torch.bfloat16
     names, ignore = gguf.read_names(directory) if is_gguf(directory) else read_names(core, config)
+    ignore = [*ignore, *map(re.escape, zeros)]
     try:
+        quantized.refuse_transposed(name_table.expand_rows(names, core), tensors)
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
@@ -131,6 +135,13 @@ def load_core(
     except QkvError as e:
         raise QkvError("{directory}: {e}", directory=directory, e=e) from None
     return core.eval(), config
+
+
+def open_weights(directory: Path) -> tuple[storage.Tensors, list[str]]:
+    """The tensors of a directory or GGUF file, packed ones as what unpacks them, and the names that say nothing."""
+    tensors, file = storage.open_tensors(directory), directory / "config.json"
+    settings = {} if is_gguf(directory) else read_json(file).get(quantized.SETTINGS) or {}
+    return quantized.unpack_tensors(tensors, settings, file) if settings else (tensors, [])
 
 
 def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str, Any], where: Path) -> None:

@@ -157,7 +157,7 @@ def copy_tensor(name: str, ours: Tensor, part: Tensor, spelled: str, *, again: b
     if part.shape != ours.shape:
         raise QkvError("{spelled}: found the shape {shape}, expected {shape2} for {name}", spelled=spelled,
                        shape=list(part.shape), shape2=list(ours.shape), name=name)
-    if ours.is_floating_point() and not part.is_floating_point():
+    if ours.is_floating_point() and not (part.is_floating_point() and part.dtype.itemsize > 1):
         raise QkvError("{spelled}: found numbers of type {kind}, expected floating-point ones for {name}; if they are "
                        "quantised, write them out as floats first", spelled=spelled,
                        kind=str(part.dtype).removeprefix("torch."), name=name)
