@@ -18,8 +18,8 @@ SIDEWAYS = {("cli", "labs")} | {(name, "errors") for name in ("spec", "paths", "
 SIDEWAYS |= {(name, "messages") for name in ("errors", "files", "options", "paths", "spec")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
-# the LSTM baselines learn from the same batches; a checkpoint or a count may be of one
-SIDEWAYS |= {("baselines", "data"), ("checkpoints", "baselines"), ("cost", "baselines")}
+# the LSTM baselines learn from the same batches; a checkpoint or a count may be of one, and is weighed against memory
+SIDEWAYS |= {("baselines", "data"), ("checkpoints", "baselines"), ("checkpoints", "devices"), ("cost", "baselines")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
 
 

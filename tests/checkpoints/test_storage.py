@@ -151,7 +151,7 @@ def test_layers_that_the_weights_lack_are_counted_first(saved, monkeypatch):
 
 
 def test_weights_beyond_the_memory_are_refused_before_it_is_taken(saved, monkeypatch):
-    monkeypatch.setattr(model_dir.memory, "read_free", lambda: 1000)
+    monkeypatch.setattr(model_dir, "read_free_memory", lambda _: 1000)
     monkeypatch.setattr(model_dir, "allocate", lambda *_: pytest.fail("allocated"))
     with pytest.raises(QkvError, match="memory are free"):
         hub.load(saved[1])

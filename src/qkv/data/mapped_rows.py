@@ -82,9 +82,9 @@ class MappedRows(Sequence[Any]):
         return self[:: max(1, -(-int(self.ends[-1]) // most))]
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.int32]:
         """How long each side of each row is: N sides."""
-        return np.diff(self.ends).reshape(-1, self.sides)[self.chosen]
+        return np.diff(self.ends).astype(np.int32).reshape(-1, self.sides)[self.chosen]
 
     @property
     def identity(self) -> str:

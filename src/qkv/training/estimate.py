@@ -59,7 +59,7 @@ def estimate(
     """
     keep_freed()
     before, own = peak_memory(core), sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
-    keys, n = list(plan.order(0)), settings.accumulate
+    keys, n = plan.order(0), settings.accumulate
     shapes = find_shapes(keys, plan)
     chosen = [key for key, _ in shapes]
     order = [key for key in chosen * (1 + ROUNDS) + chosen[:1] for _ in range(n)]

@@ -9,6 +9,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def train(
         return end
 
 
+@dataclass(frozen=True)
+class Groups(Sequence[Sequence[Any]]):
+    """The keys of batches, so many to a step: cut when asked for, as there may be millions."""
+
+    keys: Sequence[Any]
+    each: int
+
+    def __len__(self) -> int:
+        return -(-len(self.keys) // self.each)
+
+    def __getitem__(self, at: Any) -> Any:
+        start = range(0, len(self.keys), self.each)[at]
+        return self.keys[start : start + self.each]
+
+
 class Loop:
     """One run in motion. `step` makes one optimiser step, `after` what is due then, `finish` picks the weights."""
 
@@ -127,13 +143,13 @@ class Loop:
         """Report what no number says."""
         self.report({"kind": "note", "step": self.at.step, "text": text})
 
-    def groups(self, epoch: int) -> list[Sequence[Any]]:
+    def groups(self, epoch: int) -> "Groups":
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
-        keys, n = list(self.plan.order(epoch)), self.stepper.micro
-        if not keys:
+        keys = self.plan.order(epoch)
+        if not len(keys):
             raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the "
                            "context?")
-        return [keys[i : i + n] for i in range(0, len(keys), n)]
+        return Groups(keys, self.stepper.micro)
 
     def total(self) -> int:
         """The steps of the whole run; where seconds end it, as many as fit at the speed so far."""

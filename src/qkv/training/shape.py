@@ -8,7 +8,6 @@ from qkv.baselines.lstm import lstm_spec
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
 from qkv.messages import Message
-from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE
 from qkv.spec import Block, Dense, Experts, Labels, Mask, Spec
 from qkv.training.settings import Part
 
@@ -50,6 +49,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 MODEL_TYPES = {"openai_gpt": "openai-gpt", "glm_blank": "glm", "prefix": "llama"}
 DEEPEST = 500  # layers of a stack, as many as anybody has trained (DeepNet: Wang et al. 2022)
+WIDEST = 10**8  # a width, a context; four times as much is the most that a config may say of an inner width
 ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "mixtral": "silu", "prefix": "silu", "bert": "gelu", "bart": "gelu",
                "openai_gpt": "gelu", "marian": "relu", "t5": "relu"}
 
@@ -83,9 +83,9 @@ class Shape(Part):
 
     where = "model"
     ranges = (
-        (AT_LEAST_ONE, lambda n: n >= 1, ("width", "heads", "context", "top_k")),
+        (Message("1 to {widest:,}", widest=WIDEST), lambda n: 1 <= n <= WIDEST, ("width", "heads", "context", "top_k")),
         (Message("1 to {deepest}", deepest=DEEPEST), lambda n: 1 <= n <= DEEPEST, ("layers",)),
-        (NOT_NEGATIVE, lambda n: n >= 0, ("groups", "experts", "ffn")),
+        (Message("0 to {widest:,}", widest=WIDEST), lambda n: 0 <= n <= WIDEST, ("groups", "experts", "ffn")),
         (Message("a share from 0 to 0.99"), lambda n: 0 <= n <= 0.99, ("dropout", "attention_dropout")),
     )
 
