@@ -16,9 +16,9 @@ from qkv.tokenizers.vocabulary import train_vocabulary
 transformers = pytest.importorskip("transformers")
 
 
-HEADS = [("bert", "pairs"), ("bert", "texts"), ("openai_gpt", "texts"), ("openai_gpt", "choices"), ("bart", "texts"),
-         ("mbart", "texts")]  # fmt: skip
-BARE = [("bert", "bare"), ("openai_gpt", "bare"), ("bart", "bare")]
+HEADS = [("bert", "pairs"), ("bert", "texts"), ("roberta", "texts"), ("distilbert", "texts"),
+         ("openai_gpt", "texts"), ("openai_gpt", "choices"), ("bart", "texts"), ("mbart", "texts")]  # fmt: skip
+BARE = [("bert", "bare"), ("roberta", "bare"), ("distilbert", "bare"), ("openai_gpt", "bare"), ("bart", "bare")]
 
 
 def batch(oracle, seed):
@@ -37,7 +37,7 @@ def theirs(oracle, at):
         kind = type(oracle).__name__
         if kind == "OpenAIGPTDoubleHeadsModel":
             return oracle(at["ids"], attention_mask=mask, mc_token_ids=mask.sum(1) - 1).mc_logits[:, None]
-        types = {"token_type_ids": at["segments"]} if kind.startswith("Bert") else {}
+        types = {"token_type_ids": at["segments"]} if kind.startswith(("Bert", "Roberta", "Electra")) else {}
         out = oracle(at["ids"], attention_mask=mask, **types)
     return out.seq_relationship_logits if kind == "BertForPreTraining" else out.logits
 

@@ -1,4 +1,4 @@
-"""BERT, GPT-1 and BART of transformers at drawn shapes, with each of their heads."""
+"""BERT and its kin, GPT-1 and BART of transformers at drawn shapes, with each of their heads."""
 
 import random
 from typing import Any
@@ -9,6 +9,9 @@ import transformers
 FAMILIES = {
     "bert": {"words": "BertForMaskedLM", "pairs": "BertForPreTraining", "texts": "BertForSequenceClassification",
              "bare": "BertModel"},
+    "roberta": {"words": "RobertaForMaskedLM", "texts": "RobertaForSequenceClassification", "bare": "RobertaModel"},
+    "distilbert": {"words": "DistilBertForMaskedLM", "texts": "DistilBertForSequenceClassification",
+                   "bare": "DistilBertModel"},
     "openai_gpt": {"words": "OpenAIGPTLMHeadModel", "texts": "OpenAIGPTForSequenceClassification",
                    "choices": "OpenAIGPTDoubleHeadsModel", "bare": "OpenAIGPTModel"},
     "bart": {"words": "BartForConditionalGeneration", "texts": "BartForSequenceClassification", "bare": "BartModel"},
@@ -40,8 +43,15 @@ def config(family: str, pick: random.Random, labels: int) -> Any:
     heads, dim = pick.choice((2, 4)), pick.choice((32, 48))
     layers, ffn, vocabulary = pick.choice((3, 4)), pick.choice((96, 160)), pick.randrange(70, 120)
     ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "num_labels": labels}
-    if family == "bert":
-        return transformers.BertConfig(
+    if family == "distilbert":
+        return transformers.DistilBertConfig(
+            vocab_size=vocabulary, dim=heads * dim, n_layers=layers, n_heads=heads, hidden_dim=ffn,
+            activation=pick.choice(("gelu", "relu")), max_position_embeddings=256, **ids,
+        )  # fmt: skip
+    if family in ("bert", "roberta"):
+        ids["pad_token_id"] = 0 if family == "bert" else pick.choice((0, 1))  # RoBERTa counts positions from there
+        kind = transformers.BertConfig if family == "bert" else transformers.RobertaConfig
+        return kind(
             vocab_size=vocabulary, hidden_size=heads * dim, num_hidden_layers=layers, num_attention_heads=heads,
             intermediate_size=ffn, hidden_act=pick.choice(("gelu", "gelu_new", "relu", "silu")),
             type_vocab_size=pick.choice((2, 3)), max_position_embeddings=256, layer_norm_eps=pick.choice((1e-12, 1e-5)),
