@@ -96,8 +96,9 @@ class Relative:
 class Mask:
     """Which keys a query may attend to: all, the past, a free prefix and the past, or the encoder's memory.
 
-    `window` counts the newest keys that a query may see, itself included. With `alibi_heads` the scores of as many
-    heads fall with the distance of the key, each by a slope of its own (ALiBi, Press et al. 2022).
+    `window` counts the newest keys that a query may see, itself included; a full mask opens as many ahead. With
+    `alibi_heads` the scores of as many heads fall with the distance of the key, each by a slope of its own (ALiBi,
+    Press et al. 2022).
     """
 
     kind: Literal["full", "causal", "prefix", "memory"]
@@ -216,7 +217,8 @@ class Block:
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
     sub-layer is `ffn`, or `moe` for a mixture of experts. A `deepnorm` residual adds to what the sub-layer reads,
-    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
+    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer); a
+    `scaled` one scales what is added: x + residual_scale·out(f(in(x))) (Granite, MiniCPM).
     """
 
     attn: Attention | Latent
@@ -225,7 +227,7 @@ class Block:
     norm_in: Norm | None = None
     norm_out: Norm | None = None
     norm_sum: Norm | None = None
-    residual: Literal["serial", "parallel", "deepnorm", "none"] = "serial"
+    residual: Literal["serial", "parallel", "deepnorm", "scaled", "none"] = "serial"
     dropout: float = 0.0
     moe: Experts | None = None
     residual_scale: float = 1.0
@@ -264,10 +266,11 @@ class Stack:
 
 @dataclass(frozen=True)
 class Dense:
-    """A square layer before an output projection: linear, activation, norm."""
+    """A square layer before an output projection: linear (with or without `bias`), activation, norm."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
     norm: Norm | None = None
+    bias: bool = True
 
 
 @dataclass(frozen=True)

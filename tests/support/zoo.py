@@ -110,6 +110,17 @@ def cloze(token: Literal["first", "mean"] = "first") -> Spec:
     return Spec(97, encoder=stack, head=head, labels=Labels(3, token, Dense("tanh")))
 
 
+def nearby() -> Spec:
+    """An encoder whose second layer sees a few words on both sides, adds less than it computes, and turns otherwise."""
+    def block(window: int | None, base: float, scale: float) -> Block:
+        attn = Attention(2, 2, 32, Mask("full", window), rotary=Rotary(32, base))
+        return Block(attn, Ffn(80, "gelu", True), norm_in=Norm("unbiased"), residual="scaled", residual_scale=scale)
+
+    blocks = (block(None, 1e5, 1.0), block(3, 1e4, 0.3))
+    head = Head(bias=True, dense=Dense("gelu", Norm("unbiased"), bias=False))
+    return Spec(97, encoder=Stack(48, blocks, final_norm=Norm("unbiased")), head=head)
+
+
 def blanks() -> Spec:
     """A prefix decoder that fills a blank, with two tables of positions."""
     attn = Attention(2, 2, 32, Mask("prefix"), True, True)
@@ -185,7 +196,7 @@ def two_words(layout: Any = "half", offset: int = 0) -> Spec:
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
-    "blanks": blanks, "stretched": stretched,
+    "blanks": blanks, "stretched": stretched, "nearby": nearby,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1), "spanning": lambda: two_words("spanning", 1),
 }  # fmt: skip

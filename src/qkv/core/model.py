@@ -73,13 +73,15 @@ class Block(nn.Module):
         return step.tap(self, "resid_out", self.ffn_sum(self.add_update(y, h, self.ffn_out(f), step)))  # B T D
 
     def add_update(self, x: Tensor, h: Tensor, update: Tensor, step: Step) -> Tensor:
-        """The residual connection (He et al. 2015); DeepNorm adds to h, which the sub-layer read, scaled."""
+        """The residual connection (He et al. 2015), x or the update scaled; DeepNorm adds to h, which was read."""
         s = self.spec
         update = step.drop(update, s.dropout)  # B T D
         if s.residual == "none":
             return update  # B T D
         if s.residual == "deepnorm":
             return h * s.residual_scale + update  # B T D
+        if s.residual == "scaled":
+            return x + update * s.residual_scale  # B T D
         return x + update  # B T D
 
 
@@ -133,7 +135,7 @@ class Dense(nn.Module):
     def __init__(self, s: spec.Dense, width: int, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path
-        self.linear = nn.Linear(width, width)
+        self.linear = nn.Linear(width, width, bias=s.bias)
         self.norm = Norm(s.norm, width, f"{path}.norm") if s.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
