@@ -22,11 +22,13 @@ LAYERS, MOST = 1000, 10**9  # of layers, as of the deepest that was trained (Wan
 class Norm:
     """A normalisation over the width: LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019).
 
-    `unbiased` is LayerNorm without its bias (Chowdhery et al. 2022, section 2).
+    `unbiased` is LayerNorm without its bias (Chowdhery et al. 2022, section 2). The state is multiplied by `offset` +
+    weight: with an offset of 1 weights lie around 0.
     """
 
     kind: Literal["layer", "unbiased", "rms"] = "layer"
     eps: float = 1e-5
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Attention:
     """Multi-head attention with `groups` key/value heads: MHA (groups = heads), GQA, or MQA (groups = 1).
 
     `scale` multiplies q·k; None stands for 1/sqrt(head_dim), 1.0 switches scaling off. `qk_norm` norms each head's q
-    and k before the rotation (Henry et al. 2020).
+    and k before the rotation (Henry et al. 2020), or those of all heads together. A `cap` c keeps scores within
+    c·tanh(score/c) (Bello et al. 2016, section 5.1).
     """
 
     heads: int
@@ -124,6 +127,8 @@ class Attention:
     rotary: Rotary | None = None
     dropout: float = 0.0
     qk_norm: Norm | None = None
+    qk_normed: Literal["by head", "together"] = "by head"
+    cap: float | None = None
 
     def __post_init__(self) -> None:
         if self.head_dim < 1:
@@ -146,7 +151,7 @@ class Latent:
     """Multi-head latent attention (Liu et al. 2024, section 2.1): keys and values from one small latent.
 
     `kv_rank` numbers and a shared rotary key of `rotary.dim` are all that is cached. Queries have `nope_head_dim` +
-    `rotary.dim` numbers a head, values `value_dim`; `q_rank` None takes q straight from the state.
+    `rotary.dim` numbers a head, values `value_dim`; `q_rank` None takes q straight from the state; `cap` as above.
     """
 
     heads: int
@@ -160,6 +165,7 @@ class Latent:
     bias: bool = False
     scale: float | None = None
     dropout: float = 0.0
+    cap: float | None = None
 
 
 @dataclass(frozen=True)
@@ -217,8 +223,13 @@ class Block:
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
     sub-layer is `ffn`, or `moe` for a mixture of experts. A `deepnorm` residual adds to what the sub-layer reads,
+<<<<<<< HEAD
     scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer); a
     `scaled` one scales what is added: x + residual_scale·out(f(in(x))) (Granite, MiniCPM).
+=======
+    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
+    Both sub-layers of a parallel residual read what "one" norm gives (Wang & Komatsuzaki 2021), or "each" has its own.
+>>>>>>> famA
     """
 
     attn: Attention | Latent
@@ -231,12 +242,15 @@ class Block:
     dropout: float = 0.0
     moe: Experts | None = None
     residual_scale: float = 1.0
+    norms: Literal["each", "one"] = "each"
 
     def __post_init__(self) -> None:
         if (self.ffn is None) == (self.moe is None):
             raise QkvError("block: give either one feed-forward network (ffn) or experts (moe)")
         if self.cross and self.residual == "parallel":
             raise QkvError("block: a parallel residual has no place for cross-attention; use residual='serial'")
+        if self.norms == "one" and self.residual != "parallel":
+            raise QkvError("block: only the sub-layers of a parallel residual can read one norm; use norms='each'")
 
 
 @dataclass(frozen=True)
@@ -277,13 +291,15 @@ class Dense:
 class Head:
     """The output projection to the vocabulary: its own matrix or the embedding's, with or without a bias.
 
-    States are multiplied by `scale` and pass `dense` first, where there is one (Devlin et al. 2018's masked words).
+    States are multiplied by `scale` and pass `dense` first, where there is one (Devlin et al. 2018's masked words). A
+    `cap` c keeps logits within c·tanh(logit/c).
     """
 
     kind: Literal["tied", "untied"] = "tied"
     bias: bool = False
     scale: float = 1.0
     dense: Dense | None = None
+    cap: float | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ def test_everything_is_drawn_and_biases_and_norms_are_plain(name: str) -> None:
     for path, p in fresh(zoo.ALL[name]()).items():
         assert p.isfinite().all(), path
         if p.dim() == 1:
-            assert torch.equal(p, torch.zeros_like(p) if path.endswith("bias") else torch.ones_like(p)), path
+            around = 0.0 if path.endswith("bias") or name == "capped" else 1.0
+            assert torch.equal(p, torch.full_like(p, around)), path
 
 
 def test_xavier_is_uniform_within_its_bound() -> None:

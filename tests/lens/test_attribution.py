@@ -34,7 +34,7 @@ class Frozen:
             else:
                 scale = frozen.kept[frozen.turn]
                 frozen.turn += 1
-            return y * scale * norm.weight + (norm.bias if norm.spec.kind == "layer" else 0.0)
+            return y * scale * (norm.weight + norm.spec.offset) + (norm.bias if norm.spec.kind == "layer" else 0.0)
 
         monkeypatch.setattr(Norm, "forward", forward)
 

@@ -1,5 +1,6 @@
 """Each number of a walk is what its own Python line gives, and the steps add up to what the model did."""
 
+import math
 import random
 
 import pytest
@@ -56,12 +57,13 @@ def mistakes(w: Walk, t: Trace) -> float:
     whole = t.get(f"{w.path}.v")[1]
     v = whole[w.head // (module.spec.heads // whole.shape[0])]  # S W
     z = sum(p * one for p, one in zip(row, v, strict=True))
-    joined = module.out(w["joined"].values)
+    joined, score, cap = module.out(w["joined"].values), product * module.scale, module.spec.cap
+    score = cap * math.tanh(score / cap) if cap else score
     with torch.no_grad():
         gaps = [
             w["sum"].values - product, w["running"].values[-1] - product,
             w["scaled sum"].values - product * module.scale,
-            w["score"].values[w.key] - product * module.scale, row - w["pattern"].values,
+            w["score"].values[w.key] - score, row - w["pattern"].values,
             w["weight"].values - row[w.key], w["given"].values - row[w.key] * v[w.key], z - w["z"].values,
             w["all heads"].values[w.head] - w["z"].values, joined - w["out"].values,
             w["head weights"].values[w.head] - w["weight"].values,

@@ -149,6 +149,22 @@ def stretched() -> Spec:
     return Spec(97, Stack(48, tuple(map(block, kinds)), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
 
 
+def capped() -> Spec:
+    """A decoder with capped scores and logits, norms whose weights lie around 0, a norm before and after each part."""
+    norm = Norm("rms", 1e-6, offset=1.0)
+    attn = Attention(4, 2, 16, Mask("causal"), scale=0.3, rotary=Rotary(16), qk_norm=norm, cap=2.0)
+    block = Block(attn, Ffn(80, "gelu_tanh", gated=True), norm_in=norm, norm_out=norm)
+    return Spec(97, Stack(48, (block,) * 2, embed_scale=48**0.5, final_norm=norm), head=Head(cap=3.0))
+
+
+def together() -> Spec:
+    """A decoder whose q and k are normed over all heads; a parallel residual of which both parts read one norm."""
+    attn = Attention(6, 2, 16, Mask("causal"), qk_norm=Norm("rms", 1e-6), qk_normed="together", rotary=Rotary(16))
+    post = Block(attn, Ffn(80, "silu", gated=True), norm_out=Norm("rms", 1e-6))
+    beside = Block(attn, Ffn(80, "gelu", bias=True), norm_in=Norm("layer"), residual="parallel", norms="one")
+    return Spec(97, Stack(48, (post, beside, post), final_norm=Norm("rms", 1e-6)), head=Head("untied", bias=True))
+
+
 def alibi() -> Spec:
     """A decoder with ALiBi for positions, grouped keys and normed embeddings."""
     attn = Attention(6, 3, 16, Mask("causal", alibi_heads=6), True, True)
@@ -196,7 +212,7 @@ def two_words(layout: Any = "half", offset: int = 0) -> Spec:
 ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
-    "blanks": blanks, "stretched": stretched, "nearby": nearby,
+    "blanks": blanks, "stretched": stretched, "capped": capped, "together": together, "nearby": nearby,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1), "spanning": lambda: two_words("spanning", 1),
 }  # fmt: skip

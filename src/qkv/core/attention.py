@@ -26,8 +26,9 @@ class Attention(nn.Module):
         self.v = nn.Linear(width, s.groups * s.head_dim, bias=s.bias)
         self.out = nn.Linear(s.heads * s.head_dim, width, bias=s.out_bias)
         if s.qk_norm:
-            self.q_norm = Norm(s.qk_norm, s.head_dim, f"{path}.q_norm")
-            self.k_norm = Norm(s.qk_norm, s.head_dim, f"{path}.k_norm")
+            q_heads, k_heads = (s.heads, s.groups) if s.qk_normed == "together" else (1, 1)
+            self.q_norm = Norm(s.qk_norm, q_heads * s.head_dim, f"{path}.q_norm")
+            self.k_norm = Norm(s.qk_norm, k_heads * s.head_dim, f"{path}.k_norm")
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
@@ -39,8 +40,10 @@ class Attention(nn.Module):
             z = self.cross_attend(q, k, v, step)  # B H T K
         else:
             k, v = self.project_kv(x, step)  # B G T K, B G T K
-            if s.qk_norm:
+            if s.qk_norm and s.qk_normed == "by head":
                 q, k = self.q_norm(q), self.k_norm(k)  # B H T K, B G T K
+            if s.qk_norm and s.qk_normed == "together":
+                q, k = norm_together(self.q_norm, q), norm_together(self.k_norm, k)  # B H T K, B G T K
             if s.rotary:
                 q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
             q = step.tap(self, "q", q)  # B H T K
@@ -64,6 +67,11 @@ class Attention(nn.Module):
         return z.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
 
 
+def norm_together(norm: Norm, x: Tensor) -> Tensor:
+    """The heads of a token normed as one vector: [B, H, T, K] -> the same."""
+    return norm(x.transpose(1, 2).flatten(2)).unflatten(-1, (x.shape[1], -1)).transpose(1, 2)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step) -> Tensor:
     """softmax(q kᵀ · scale + mask) v, written out (Vaswani et al. 2017, eq. 1): the reference for every kernel."""
     s = at.spec
@@ -71,6 +79,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention |
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # B H S K
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # B H S W
     score = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * at.scale  # B H T S
+    if s.cap:
+        score = s.cap * torch.tanh(score / s.cap)  # B H T S
     if mask.bias is not None:
         score = score + mask.bias  # B H T S
     if mask.causal:

@@ -48,7 +48,7 @@ def initialise(core: Transformer, seed: int = 0) -> None:
     with torch.no_grad():
         for name, module in core.named_modules():
             if isinstance(module, Norm):
-                module.weight.fill_(1.0)
+                module.weight.fill_(1.0 - module.spec.offset)
                 if module.spec.kind == "layer":
                     module.bias.zero_()
             elif isinstance(module, nn.Embedding):

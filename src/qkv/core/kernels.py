@@ -40,6 +40,8 @@ def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Atten
     rows, heads, tokens, size = q.shape
     score = (q * at.scale).reshape(rows, k.shape[1], -1, size) @ k.contiguous().mT  # a strided kᵀ is very slow
     score = score.view(rows, heads, tokens, -1).to(torch.promote_types(q.dtype, torch.float32))
+    if at.spec.cap:
+        score = at.spec.cap * torch.tanh(score / at.spec.cap)
     if mask.bias is not None:
         score = score + mask.bias
     if mask.causal:
@@ -53,6 +55,8 @@ KERNELS = (small_matmul, gqa_decode, sdpa)
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """By the fastest kernel that may run, else by the formula written out."""
+    if at.spec.cap:  # the fused kernels cannot cap scores
+        return small_matmul(q, k, v, mask, at, step)
     if q.requires_grad:
         small = k.shape[2] <= 256  # measured by bench/attention_training.py
     else:

@@ -55,6 +55,7 @@ class Block(nn.Module):
         for part in parts:
             for slot, norm in (("in", s.norm_in), ("out", s.norm_out), ("sum", s.norm_sum)):
                 name = f"{part}_{slot}"
+                norm = None if (name, s.norms) == ("ffn_in", "one") else norm
                 self.add_module(name, Norm(norm, width, f"{path}.{name}") if norm else nn.Identity())
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
@@ -68,7 +69,8 @@ class Block(nn.Module):
             h = self.cross_in(y)  # B T D
             y = self.cross_sum(self.add_update(y, h, self.cross_out(self.cross(h, step)), step))  # B T D
             y = step.tap(self, "resid_cross", y)  # B T D
-        h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
+        if s.norms == "each":
+            h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
         f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
         return step.tap(self, "resid_out", self.ffn_sum(self.add_update(y, h, self.ffn_out(f), step)))  # B T D
 
@@ -144,7 +146,7 @@ class Dense(nn.Module):
 
 
 class Head(nn.Linear):
-    """An output projection that transforms and scales the states first."""
+    """An output projection that transforms and scales the states first, and may cap the logits."""
 
     def __init__(self, s: spec.Head, width: int, vocabulary: int) -> None:
         super().__init__(width, vocabulary, bias=s.bias)
@@ -157,7 +159,12 @@ class Head(nn.Linear):
         return self.dense(x) * s.scale
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  as nn.Linear has it
-        return super().forward(self.prepare(input))
+        return self.limit(super().forward(self.prepare(input)))
+
+    def limit(self, logits: Tensor) -> Tensor:
+        """The logits softly capped, where the spec says so."""
+        s = self.spec
+        return s.cap * torch.tanh(logits / s.cap) if s.cap else logits
 
 
 class Labels(nn.Module):
@@ -204,7 +211,7 @@ class Transformer(nn.Module):
         if s.decoder:
             self.decoder = Stack(s.decoder, "decoder" if both else "")
         if s.head:
-            if s.head.dense or s.head.scale != 1.0:
+            if s.head.dense or s.head.scale != 1.0 or s.head.cap:
                 self.head = Head(s.head, s.stack.width, s.vocabulary)
             else:
                 self.head = nn.Linear(s.stack.width, s.vocabulary, bias=s.head.bias)

@@ -19,8 +19,9 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         s = self.spec
+        weight = self.weight + s.offset if s.offset else self.weight
         if s.kind == "rms":
-            return F.rms_norm(x, x.shape[-1:], self.weight, s.eps)
+            return F.rms_norm(x, x.shape[-1:], weight, s.eps)
         if s.kind == "unbiased":
-            return F.layer_norm(x, x.shape[-1:], self.weight, None, s.eps)
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, s.eps)
+            return F.layer_norm(x, x.shape[-1:], weight, None, s.eps)
+        return F.layer_norm(x, x.shape[-1:], weight, self.bias, s.eps)

@@ -58,9 +58,11 @@ class Head:
     bias: Tensor
 
     def scores(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """q·k times the scale, and what was added to it, each [Q, S] in fp32, for some queries."""
+        """q·k times the scale, capped or not, and what was added to it, each [Q, S] in fp32, for some queries."""
         q, k = self.t[f"{self.path}.q"][0, self.head, rows].float(), self.t[self.key][0, self.group].float()
-        return q @ k.T * self.t.attentions[self.path].scale, self.bias[rows]
+        at = self.t.attentions[self.path]
+        score = q @ k.T * at.scale
+        return at.spec.cap * torch.tanh(score / at.spec.cap) if at.spec.cap else score, self.bias[rows]
 
     def weights(self, rows: slice = slice(None)) -> Tensor:
         """The pattern [Q, S] of some queries; what really acted where an edge was cut."""
@@ -145,7 +147,8 @@ def row(run: Run, query: Query) -> Answer:
     if (key := cut_key(run, at, i)) is not None:
         reasons[key] = "cut"
     q, k = f't["{at.path}.q"][0, {at.head}, {i}].float()', f't["{at.key}"][0, {at.group}].float()'
-    lines = {"weight": f"{at.line}[{i}]", "score": f'(({k} @ {q}) * t.attentions["{at.path}"].scale)',
+    line, cap = f'(({k} @ {q}) * t.attentions["{at.path}"].scale)', run.t.attentions[at.path].spec.cap
+    lines = {"weight": f"{at.line}[{i}]", "score": f"{cap} * torch.tanh({line} / {cap})" if cap else line,
              "bias": f't.bias("{at.path}")[0, {at.row}, {i}]'}
     return Answer({"path": at.path, "query": i, "reasons": reasons, "line": lines["weight"], "lines": lines},
                   {"weight": at.weights(slice(i, i + 1))[0], "score": score[0],

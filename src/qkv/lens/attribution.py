@@ -119,7 +119,7 @@ class Ledger:
             return x
         self.frozen.append(at.path)
         x = x if at.spec.kind == "rms" else x - x.mean(-1, keepdim=True)
-        x = x * (x.detach().square().mean() + at.spec.eps).rsqrt() * to_float64(at.weight)
+        x = x * (x.detach().square().mean() + at.spec.eps).rsqrt() * (to_float64(at.weight) + at.spec.offset)
         return x + self.add(f"{at.path}.bias", at.bias) if at.spec.kind == "layer" else x
 
 
@@ -255,7 +255,7 @@ def add_experts(book: Ledger, moe: Experts, at: Spot) -> Tensor:
 
 
 def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int | None) -> Tensor:
-    """The logit, or the difference of two; a dense layer's activation is frozen as the factor act(u)/u."""
+    """The logit, or the difference of two; a dense layer's activation and a cap are frozen as the factor f(u)/u."""
     if isinstance(head, Head):
         s = head.spec
         if s.dense:
@@ -267,11 +267,14 @@ def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int
             x = x * torch.where(was == 0, 0.0, ACTIVATIONS[s.dense.activation](was) / was)
             x = book.norm(head.dense.norm, x)
         x = x * s.scale
-    row = head.weight[first] if second is None else head.weight[first] - head.weight[second]
-    logit = to_float64(row) @ x
+    rows = [i for i in (first, second) if i is not None]
+    logits = to_float64(head.weight[rows]) @ x
     if head.bias is not None:
-        logit = logit + book.add("head.bias", head.bias[first] - (0.0 if second is None else head.bias[second]))
-    return logit
+        logits = logits + book.add("head.bias", head.bias[rows])
+    if isinstance(head, Head) and head.spec.cap:
+        was = logits.detach()
+        logits = logits * torch.where(was == 0, 1.0, head.limit(was) / was)
+    return logits[0] - logits[1:].sum()
 
 
 def sublayer_of(name: str) -> str:

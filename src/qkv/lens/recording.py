@@ -330,7 +330,8 @@ class Recording:
             there, share = k.heads or range(groups), at.spec.heads // groups
             shared = torch.tensor([there.index(head // share) for head in s.heads], device=keys.device)
             keys = keys.index_select(1, shared)
-        return compute_pattern(q, keys, open_bias(call.mask[at.spec.mask], rows, keys.shape[2], s.heads), at.scale)
+        bias = open_bias(call.mask[at.spec.mask], rows, keys.shape[2], s.heads)
+        return compute_pattern(q, keys, bias, at.scale, at.spec.cap)
 
     @torch.no_grad()
     def expand_latent(self, run: Run, name: str) -> Tensor:

@@ -192,6 +192,8 @@ def attention_strips(at: Place) -> tuple[Strip, ...]:
     product = Strip("product", f"{asks.line} * {card.line}", asks.values * card.values)
     total = Strip("sum", f"({product.line}).sum()", product.values.sum())
     score = Strip("score", f"({cards.line} @ {asks.line}) * {scale}", cards.values @ asks.values * module.scale)
+    if cap := module.spec.cap:
+        score = Strip("score", f"{cap} * torch.tanh({score.line} / {cap})", cap * torch.tanh(score.values / cap))
     bias = added_bias(at.t, path, run=at.run)
     spot = (at.row if len(bias) > 1 else 0, at.head if bias.shape[1] > 1 else 0, at.query)
     run = "" if at.run is None else f", run={at.run}"

@@ -154,12 +154,14 @@ def open_bias(seen: AttentionBias, queries: Sequence[int], keys: int, heads: Seq
     return torch.zeros(future.shape).masked_fill(future, torch.finfo(torch.float32).min)[None, None]
 
 
-def compute_pattern(q: Tensor, k: Tensor, bias: Tensor, scale: float) -> Tensor:
+def compute_pattern(q: Tensor, k: Tensor, bias: Tensor, scale: float, cap: float | None = None) -> Tensor:
     """softmax(q kᵀ · scale + bias) in fp32: q [B, H, T, K] and k [B or fewer, G, S, K] -> [B, H, T, S].
 
-    Key/value groups are views; hypotheses of one source share its row of k.
+    A `cap` c keeps the products within c·tanh(product/c). Key/value groups are views; hypotheses of one source share
+    its row of k.
     """
     copies = q.shape[0] // k.shape[0]
     k = k.float().repeat_interleave(copies, 0) if copies > 1 else k.float()
     score = (q.float().unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT).flatten(1, 2) * scale  # B H T S
+    score = cap * torch.tanh(score / cap) if cap else score  # B H T S
     return score.add_(bias.to(score.device).repeat_interleave(copies if len(bias) > 1 else 1, 0)).softmax(-1)

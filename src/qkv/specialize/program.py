@@ -7,6 +7,7 @@ from typing import Any
 
 from qkv import spec as parts
 from qkv.core import kernels
+from qkv.core.attention import attend
 from qkv.core.dropout import no_dropout
 from qkv.core.experts import ExpertLinear
 from qkv.core.model import Stack
@@ -53,11 +54,13 @@ def print_program(s: parts.Spec, names: str) -> str:
 class Program(Classes):
     """The core for one pass over whole texts: no step, no cache, no taps, no dropout; a stack is its model's own."""
 
-    may_be_none, native = False, Norm
+    may_be_none = False
 
     def __init__(self, s: parts.Spec) -> None:
         self.stacks = [t for t in (s.encoder, s.decoder) if t]
         super().__init__(s)
+        around_0 = any(isinstance(m, Norm) and m.spec.offset for m in self.core.modules())
+        self.native = () if around_0 else Norm  # PyTorch's norms know no offset
         self.constants, self.numbers = name_constants(s)
         self.both = len(self.stacks) == 2
         attention: Any = [a for t in self.stacks for b in t.blocks for a in (b.attn, b.cross) if a]
@@ -78,7 +81,7 @@ class Program(Classes):
     # ---- what differs from the core ------------------------------------------------------------------------------
 
     def make(self, module: Any, kind: type, args: list[Any], f: Frame) -> Any:
-        if isinstance(module, Norm):
+        if isinstance(module, self.native):
             s = module.spec
             given = {"eps": self.attribute(args[0], "eps")} if s.eps != 1e-5 or s.kind == "rms" else {}
             given |= {"bias": Known(False)} if s.kind == "unbiased" else {}
@@ -98,6 +101,9 @@ class Program(Classes):
         f.body += inner.body
         return None
 
+    def open_arguments(self, module: Any, given: dict[str, Any]) -> dict[str, Any]:
+        return given | {"width": Code(make_name("width"))} if isinstance(module, Norm) else given
+
     def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
         if isinstance(part.module, ExpertLinear):
             return Code(ast.Call(ast.Attribute(part.node, "unbind", ast.Load()), [], []))
@@ -105,7 +111,7 @@ class Program(Classes):
 
     def invoke(self, function: Function, args: list[Any], given: dict[str, Any], f: Frame) -> Any:
         if getattr(function.definition, "name", "") == "attend":
-            function = self.read_function(kernels.sdpa)
+            function = self.read_function(attend if args[4].module.spec.cap else kernels.sdpa)
         return super().invoke(function, args, given, f)
 
     def write_call(self, function: Any, args: list[Any], given: dict[str, Any], f: Frame) -> Any:

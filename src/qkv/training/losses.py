@@ -68,6 +68,8 @@ def token_loss(
             weight = None if weight is None else weight[real]
     if len(labels) and isinstance(core.head, Head):
         hidden = core.head.prepare(hidden)
+        if core.head.spec.cap and weight is None:  # below, the way with weights writes logits out
+            weight = torch.ones(len(labels), device=hidden.device)
     if not len(labels):
         total = hidden.sum() * 0
     elif weight is None:
@@ -89,6 +91,7 @@ def weighted_cross_entropy(
     def part(h: Tensor, label: Tensor, counts: Tensor) -> Tensor:
         h, label, counts = h.flatten(0, 1), label.flatten(), counts.flatten()
         logits = F.linear(h, head.weight, head.bias).float()
+        logits = head.limit(logits) if isinstance(head, Head) else logits
         total = (F.cross_entropy(logits, label, reduction="none", label_smoothing=smoothing) * counts).sum()
         return total + rdrop_kl(logits, rdrop, counts[: len(counts) // 2, None]) if rdrop else total
 
