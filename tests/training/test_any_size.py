@@ -266,7 +266,7 @@ def test_a_model_that_cannot_fit_is_refused_before_work(folder: Path) -> None:
         open_run("rows.tsv", "model.width=65536", "model.layers=48")
 
 
-@pytest.mark.parametrize("size", [{"ffn": 10**11}, {"context": 10**11}, {"width": 1 << 20, "layers": 500}])
+@pytest.mark.parametrize("size", [{"ffn": 10**9}, {"context": 10**9}, {"width": 1 << 20, "layers": 500}])
 def test_a_model_that_cannot_fit_is_refused_before_data_are_read(size: dict[str, int]) -> None:
     def read() -> Any:
         raise AssertionError("was read")
