@@ -70,10 +70,10 @@ def trained(given: Any, changes: tuple[str, ...], folder: Path) -> dict[str, Any
 
 def counted(given: Any) -> dict[str, Any]:
     """What trigrams of the target side are worth on the validation sentences, per token in nats."""
-    from qkv.training import assemble, evaluation, recipes
+    from qkv.training import assemble, recipes, trivial
 
     a = assemble.assemble(recipes.configure(given.recipe, smoke=given.smoke), device="cpu")
-    found = evaluation.count_ngrams(a, order=3)
+    found = trivial.measure_ngrams(a, order=3)
     return {k: v if isinstance(v, int) else round(v, 4) for k, v in found.items() if math.isfinite(v)}
 
 

@@ -21,7 +21,7 @@ from qkv.core.init import initialise
 from qkv.data import collate
 from qkv.data.order import draw_permutation
 from qkv.errors import QkvError
-from qkv.training import assemble, evaluation, loop, recipes
+from qkv.training import assemble, loop, recipes, trivial
 from qkv.training.losses import mean_loss
 from qkv.training.plan import Plan
 from qkv.training.run import Check, Run, Vocabulary
@@ -388,7 +388,7 @@ def test_a_runs_own_batches_are_counted() -> None:
     run = Run("tiny", lambda: Splits(text[:800], text[800:]), Shape("gpt2", width=16, layers=1, heads=2, context=16),
               Vocabulary("char", 40), Settings(steps=1, tokens=64, precision="fp32"))  # fmt: skip
     made = assemble.assemble(run, device="cpu")
-    losses = [evaluation.count_ngrams(made, order=n)["loss"] for n in (1, 2, 4)]
+    losses = [trivial.measure_ngrams(made, order=n)["loss"] for n in (1, 2, 4)]
     assert losses[0] > losses[1] > losses[2] > 0
 
 
@@ -398,7 +398,7 @@ def test_ngrams_are_counted_on_words_that_the_model_does_not_read() -> None:
     run = Run("pairs", lambda: Splits(rows[:30], rows[30:]), shape, Vocabulary("split", 60),
               Settings(steps=1, tokens=64, precision="fp32"))  # fmt: skip
     blurred = dataclasses.replace(run, training=dataclasses.replace(run.training, word_dropout=0.6))
-    whole, same = (evaluation.count_ngrams(assemble.assemble(r, device="cpu"), order=2) for r in (run, blurred))
+    whole, same = (trivial.measure_ngrams(assemble.assemble(r, device="cpu"), order=2) for r in (run, blurred))
     assert whole == same
 
 
@@ -409,7 +409,7 @@ def test_a_run_counts_ngrams_beside_it_and_keeps_what_they_are_worth(tmp_path: P
     told: list[str] = []
     recipes.train(run, out=tmp_path, device="cpu", report=lambda event: told.append(str(event.get("text"))))
     kept = json.loads((tmp_path / "train" / "result.json").read_text(encoding="utf-8"))["ngrams"]
-    assert kept == evaluation.count_ngrams(assemble.assemble(run, device="cpu"), order=2)
+    assert kept == trivial.measure_ngrams(assemble.assemble(run, device="cpu"), order=2)
     assert f"n-grams of order 2, counted on the same tokens: validation loss {kept['loss']:.3f}" in " ".join(told)
     hidden = dataclasses.replace(run, model=Shape("bert", width=16, layers=1, heads=2, ffn=16, context=16),
                                  splits=lambda: Splits([("a b", "1"), ("b a", "0")] * 4, [("a b", "1")]),

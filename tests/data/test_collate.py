@@ -36,9 +36,6 @@ def test_teacher_forcing_shifts_by_one() -> None:
 def test_full_rows_need_no_mask_and_shapes_are_kept() -> None:
     b = collate_pairs([PAIRS[0]], pad=0, start=2)
     assert (b.source_real, b.target_real) == (None, None)
-    b = collate_pairs(PAIRS, pad=0, start=2, multiple=8)
-    assert b.source is not None
-    assert (b.source.shape, b.target.shape) == ((2, 8), (2, 8))
     b = collate_pairs(PAIRS, pad=0, start=2, shape=(4, 12))
     assert b.source is not None
     assert (b.source.shape, b.target.shape, b.labels.shape) == ((2, 4), (2, 12), (2, 12))

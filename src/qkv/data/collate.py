@@ -75,13 +75,13 @@ def apply_word_dropout(
     return replace(batch, source=source, target=hide_words(batch.target))
 
 
-def pad_rows(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None, multiple: int = 1) -> Tensor:
-    """Rows of ids filled up on the right to `width`, else to the longest, rounded up to `multiple`: -> [B, T] int64."""
+def pad_rows(rows: Sequence[Sequence[int]], fill: int, *, width: int | None = None) -> Tensor:
+    """Rows of ids filled up on the right to `width`, else to the longest: -> [B, T] int64."""
     longest = max(len(row) for row in rows)
     if width is not None and longest > width:
         raise QkvError("a row of {longest} ids does not fit in the batch's width of {width}", longest=longest,
                        width=width)
-    wide = width if width is not None else -(-longest // multiple) * multiple
+    wide = longest if width is None else width
     return torch.tensor([[*row, *[fill] * (wide - len(row))] for row in rows], dtype=torch.long)
 
 
@@ -98,8 +98,7 @@ def build_padding_mask(rows: Sequence[Sequence[int]], width: int) -> Tensor | No
 
 
 def collate_pairs(
-    pairs_ids: Sequence[tuple[list[int], list[int]]], *, pad: int, start: int, multiple: int = 1,
-    shape: tuple[int, int] | None = None,
+    pairs_ids: Sequence[tuple[list[int], list[int]]], *, pad: int, start: int, shape: tuple[int, int] | None = None
 ) -> Batch:
     """Pairs for teacher forcing: the decoder reads `start` and the target but for its last id, and answers the target.
 
@@ -114,8 +113,8 @@ def collate_pairs(
                            what=Message("target") if source else Message("source"))
     sources, targets = [s for s, _ in pairs_ids], [t for _, t in pairs_ids]
     wide, long = shape or (None, None)
-    source = pad_rows(sources, pad, width=wide, multiple=multiple)
-    labels = pad_rows(targets, IGNORED, width=long, multiple=multiple)
+    source = pad_rows(sources, pad, width=wide)
+    labels = pad_rows(targets, IGNORED, width=long)
     target = pad_rows([[start, *t[:-1]] for t in targets], pad, width=labels.shape[1])
     return Batch(
         target, labels, source, build_padding_mask(sources, source.shape[1]),

@@ -1,7 +1,7 @@
 """Text as token ids on disk, read through the page cache: any size of text trains in the memory of a batch.
 
 A shard is a folder: `tokens.bin` (little-endian uint16 or uint32), `index.json` (how many, of which vocabulary, their
-SHA-256), and the tokenizer that made them. A Mixture draws windows from several, by weight. Next: pack.py.
+SHA-256), and the tokenizer that made them. A Mixture draws windows from several, by weight. Next: packing.py.
 """
 
 import hashlib

@@ -63,16 +63,16 @@ def read_document(path: Path, *, policy: BadRowPolicy | None = None) -> str:
     return text.replace("\r\n", "\n")
 
 
-def read_pieces(path: Path, key: str = "text") -> Iterator[tuple[str, bool]]:
+def read_pieces(path: Path) -> Iterator[tuple[str, bool]]:
     """A text of any length in pieces of about a million characters, cut between lines, and whether a document ends.
 
-    A file is a document; of JSON lines (*.jsonl) the text under `key` in each is one.
+    A file is a document; of JSON lines (*.jsonl) the `text` in each is one.
 
     Raises:
         QkvError: a line that is not text or not such JSON, or only blanks (with file and line).
     """
     if find_suffix(path) in JSON:
-        for _, found in read_texts(path, key):
+        for _, found in read_texts(path):
             yield found, True
         return
     held: list[str] = []
@@ -285,9 +285,7 @@ def read_jsonl_rows(
     return cast("Iterator[tuple[int, Pair]]", found)
 
 
-def read_labelled_rows(
-    path: Path, labels: tuple[str, ...], *, policy: BadRowPolicy | None = None
-) -> Iterator[tuple[int, Pair]]:
+def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[int, Pair]]:
     """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
 
     The label is in the last column, after a text that may contain tabs: one of `labels` by name, or its number from 0
@@ -315,7 +313,7 @@ def read_labelled_rows(
         refuse_blank((said, label), ("text", "label"), place)
         return said, parse_label(label.strip(), labels, place)
 
-    return read_rows(path, parse_row, policy=policy)
+    return read_rows(path, parse_row)
 
 
 def is_label(text: str, labels: tuple[str, ...]) -> bool:

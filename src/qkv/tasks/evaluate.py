@@ -144,18 +144,29 @@ def evaluate_translation(
 def score_translations(
     references: Sequence[str], said: Sequence[str], *, tokenize: Tokenize = "auto", lowercase: bool = False
 ) -> Translation:
-    """BLEU (Papineni et al. 2002) and chrF (Popović 2015) by sacreBLEU; `auto` cuts Chinese as zh, Japanese by char."""
-    from sacrebleu.metrics.bleu import BLEU
+    """What `measure_bleu` measures, and chrF (Popović 2015) by sacreBLEU."""
     from sacrebleu.metrics.chrf import CHRF
 
+    bleu, exact, signature = measure_bleu(references, said, tokenize=tokenize, lowercase=lowercase)
+    chrf = CHRF(lowercase=lowercase)
+    score = round(chrf.corpus_score(list(said), [list(references)]).score, 2)
+    return Translation(bleu, score, exact, len(said), signature, str(chrf.get_signature()), tuple(said))
+
+
+def measure_bleu(
+    references: Sequence[str], said: Sequence[str], *, tokenize: Tokenize = "auto", lowercase: bool = False
+) -> tuple[float, float, str]:
+    """BLEU (Papineni et al. 2002) by sacreBLEU, the share that equals its reference, and BLEU's signature.
+
+    `auto` cuts Chinese as zh and Japanese by char.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
     cut = choose_tokenization(references) if tokenize == "auto" else tokenize
-    bleu, chrf = BLEU(tokenize=cut, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
-    scores = [metric.corpus_score(list(said), [list(references)]).score for metric in (bleu, chrf)]
+    metric = BLEU(tokenize=cut, lowercase=lowercase, force=True)
+    bleu = metric.corpus_score(list(said), [list(references)]).score
     exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
-    return Translation(
-        round(scores[0], 2), round(scores[1], 2), round(exact, 4), len(said), str(bleu.get_signature()),
-        str(chrf.get_signature()), tuple(said),
-    )
+    return round(bleu, 2), round(exact, 4), str(metric.get_signature())
 
 
 def choose_tokenization(references: Sequence[str]) -> Literal["13a", "zh", "char"]:

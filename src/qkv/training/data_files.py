@@ -1,4 +1,4 @@
-"""Your own files, as a TOML file's [data] names them, read and split. Next: own.py, which makes a run of them."""
+"""Your own files, as a TOML file's [data] names them, read and split. Next: own_data.py, which makes a run of them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,13 +138,14 @@ class Data(Part):
         """
         key = self.keys[0] if len(self.keys) == 1 else ""
         apart = (self.valid_file, self.test_file)
-        if large_text.is_large([folder / name for name in self.text]):
+        files = [folder / name for name in self.text]
+        if sum(file.stat().st_size for file in files if file.is_file()) >= large_text.LARGE:
             named = (self.text, *((one,) if one else () for one in apart))
             train, valid, test = (read_large(folder, names, policy, key) if names else "" for names in named)
             return Splits(train, valid or train, test)
-        texts = [plain_text(folder / name, policy, key) for name in self.text]
+        texts = [plain_text(file, policy, key) for file in files]
         valid, test = (plain_text(folder / one, policy, key) if one else "" for one in apart)
-        leaks = [find_leaks(folder / name, folder / one) for one in apart if one for name in self.text]
+        leaks = [find_leaks(file, folder / one) for one in apart if one for file in files]
         notes = (*policy.notes, *chain.from_iterable(leaks))
         if valid:
             return Splits("\n\n".join(texts), valid, test, notes)

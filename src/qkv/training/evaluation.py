@@ -1,6 +1,5 @@
-"""How a run is judged: at each evaluation, on its test, and by an n-gram model beside it. Next: session.py."""
+"""How a run is judged: at each evaluation and on its test. Next: trivial.py, which says what that is worth."""
 
-import math
 import re
 import time
 from collections import Counter
@@ -9,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from qkv.baselines import ngrams
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.generation.decoder import batch_by_length
-from qkv.messages import Message
-from qkv.tasks.evaluate import choose_tokenization
+from qkv.tasks.evaluate import measure_bleu
 from qkv.tasks.label_scores import Accuracy, score_labels
 from qkv.training.assemble import Assembly
 from qkv.training.checkpoint import Evaluate
@@ -72,15 +69,9 @@ def judge_answers(a: Assembly, references: Sequence[str], said: Sequence[str]) -
 
 def score_translations(run: Run, references: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
     """BLEU with sacrebleu's signature, and the share of translations that equal their reference."""
-    from sacrebleu.metrics.bleu import BLEU
-
     c = run.check
-    references = [join_parts(r, c.joint) for r in references]
-    cut = choose_tokenization(references) if c.tokenize == "auto" else c.tokenize
-    metric = BLEU(tokenize=cut, lowercase=c.lowercase, force=True)
-    bleu = metric.corpus_score(list(said), [references]).score
-    exact = sum(a.strip() == b.strip() for a, b in zip(said, references, strict=True)) / len(references)
-    return {"bleu": round(bleu, 2), "exact_match": round(exact, 4), "signature": str(metric.get_signature())}
+    found = measure_bleu([join_parts(r, c.joint) for r in references], said, tokenize=c.tokenize, lowercase=c.lowercase)
+    return dict(zip(("bleu", "exact_match", "signature"), found, strict=True))
 
 
 def join_parts(line: str, joint: str) -> str:
@@ -160,23 +151,3 @@ def time_answers(a: Assembly, rows: Sequence[tuple[Any, str]], how: Decoding) ->
     if any(true for _, true in rows):
         judge_answers(a, [true for _, true in rows], said)
     return time.perf_counter() - start
-
-
-def count_ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
-    """What an n-gram model of the same tokens is worth: counted on an epoch of the run's own batches, judged on its
-    validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
-    """
-    plan, s = a.plan, a.run.training
-    if s.word_dropout:  # whole texts are counted, as whole ones are judged
-        plan, _ = a.objective.plan(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
-    batches = (plan.make(key) for key in plan.order(0))
-    model = ngrams.count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
-    loss = model.loss(a.valid)
-    return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
-
-
-def describe_ngrams(found: dict[str, Any]) -> Message:
-    """What `count_ngrams` found, in words."""
-    order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
-    return Message("n-grams of order {order}, counted on the same tokens: validation loss {loss}, perplexity "
-                   "{perplexity}", order=order, loss=loss, perplexity=perplexity)

@@ -45,11 +45,6 @@ class Scan:
     parts: tuple[str, ...]
 
 
-def is_large(paths: list[Path]) -> bool:
-    """Whether files are together too large to be held in memory."""
-    return sum(path.stat().st_size for path in paths if path.is_file()) >= LARGE
-
-
 def read_units(file: IO[bytes], key: str) -> Iterator[bytes]:
     """A file in blocks, one of JSON lines by its lines."""
     return iter(file) if key else iter(lambda: file.read(BLOCK), b"")

@@ -1,4 +1,4 @@
-"""What this machine does best: bf16 or fp32 by what it can multiply, all threads or one, the peak of its products.
+"""What this machine can do: bf16 or fp32, all threads or one, its fastest product, what a step takes, what fits in.
 
 The precision is asked of the device and never measured: equal runs are equal, whatever else the machine does.
 """
@@ -6,7 +6,9 @@ The precision is asked of the device and never measured: equal runs are equal, w
 import dataclasses
 import math
 import os
+import statistics
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,20 +17,23 @@ from qkv import cost
 from qkv.adapt.onednn_linear import multiply
 from qkv.core.dropout import make_dropout
 from qkv.core.model import Transformer
+from qkv.core.step import Inputs
 from qkv.data.collate import Batch
-from qkv.devices import read_free_memory
+from qkv.devices import parse_device, read_free_memory
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.spec import Spec
 from qkv.training.control import Progress
 from qkv.training.losses import token_loss
+from qkv.training.optim import make_optimizer
+from qkv.training.settings import Settings
 
 BF16_UNITS = ("amx_bf16", "avx512_bf16")  # the units, as PyTorch calls them, that multiply bf16
 WIDE = 128  # the width from which bf16 pays: in narrower models the casts around the products cost what these gain
 CROWDED = 1.2  # how much longer all threads must take than one to be reported
 GRAIN = 32  # lengths are rounded up to so many: few of them are counted
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
-ROUNDS = 5
+ROUNDS, STEPS = 5, 4  # products and steps that are timed
 CERTAIN = 20_000_000  # weights, about, that are trained in any memory
 
 
@@ -73,6 +78,30 @@ def time_pass(core: Transformer, batch: Batch, low: bool) -> float:
     spent = time.perf_counter() - start
     nn.Module.zero_grad(core, set_to_none=True)
     return spent
+
+
+def time_training_step(spec: Spec, optimizer: Any, rows: int, lengths: tuple[int, int]) -> float:
+    """The seconds of a training step of a model on this machine: the median of a few, on drawn tokens.
+
+    `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell.
+    """
+    refuse_oversized(spec, "auto")
+    core = Transformer(spec).to(parse_device("auto"))
+    updates, device = make_optimizer(core, Settings(steps=1, optimizer=optimizer)), core.embed.weight.device
+    source, target = (torch.randint(0, spec.vocabulary, (rows, max(1, length)), device=device) for length in lengths)
+    both, low, spent = bool(spec.encoder and spec.decoder), choose_precision(core) == "bf16", list[float]()
+    for _ in range(STEPS + 1):
+        start = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16, enabled=low):
+            made = core(target if lengths[1] else source, Inputs(source=source) if both else Inputs(), mode="train")
+        if spec.head:
+            nn.functional.cross_entropy(made.logits.flatten(0, 1).float(), target.flatten()).backward()
+        else:
+            made.hidden.float().square().mean().backward()
+        updates.step()
+        updates.zero_grad()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent[1:])
 
 
 def take_rows(batch: Batch, rows: int) -> Batch:

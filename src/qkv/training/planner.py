@@ -6,24 +6,14 @@ a person sets is taken, and the rest fits itself to it.
 
 import math
 import re
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from qkv.core.model import Transformer
-from qkv.core.step import Inputs
 from qkv.data.shards import Mixture
-from qkv.devices import parse_device
 from qkv.messages import Message
-from qkv.spec import Spec
 from qkv.training.large_text import LargeText
-from qkv.training.machine import choose_precision, refuse_oversized
-from qkv.training.optim import make_optimizer
-from qkv.training.settings import Settings
+from qkv.training.machine import time_training_step
 from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
@@ -32,7 +22,6 @@ SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so
 UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
-ROUNDS = 4  # timed steps
 TYPICAL = 64  # tokens of a row of plain text that is timed
 TIMED = ("training.steps", "training.warmup", "training.evaluate_every")  # what the speed of a machine may decide
 USUAL: dict[str, dict[str, Any]] = {
@@ -199,30 +188,6 @@ class Planner:
         self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
         # gentle runs are short, and their last steps, at a low rate, are the best
         self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
-
-
-def time_training_step(spec: Spec, optimizer: Any, rows: int, lengths: tuple[int, int]) -> float:
-    """The seconds of a training step of a model on this machine: the median of a few, on drawn tokens.
-
-    `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell.
-    """
-    refuse_oversized(spec, "auto")
-    core = Transformer(spec).to(parse_device("auto"))
-    updates, device = make_optimizer(core, Settings(steps=1, optimizer=optimizer)), core.embed.weight.device
-    source, target = (torch.randint(0, spec.vocabulary, (rows, max(1, length)), device=device) for length in lengths)
-    both, low, spent = bool(spec.encoder and spec.decoder), choose_precision(core) == "bf16", list[float]()
-    for _ in range(ROUNDS + 1):
-        start = time.perf_counter()
-        with torch.autocast(device.type, torch.bfloat16, enabled=low):
-            made = core(target if lengths[1] else source, Inputs(source=source) if both else Inputs(), mode="train")
-        if spec.head:
-            torch.nn.functional.cross_entropy(made.logits.flatten(0, 1).float(), target.flatten()).backward()
-        else:
-            made.hidden.float().square().mean().backward()
-        updates.step()
-        updates.zero_grad()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent[1:])
 
 
 def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:

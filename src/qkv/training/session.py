@@ -73,8 +73,8 @@ def train_assembly(
     place = directory if ranks.first else None  # the first process alone writes
     notes, ngrams = [*a.splits.notes, *a.plan.notes], dict[str, Any]()
     if ranks.first and a.run.check.ngrams:
-        ngrams = evaluation.count_ngrams(a, order=a.run.check.ngrams)
-        notes.append(evaluation.describe_ngrams(ngrams))
+        ngrams = trivial.measure_ngrams(a, order=a.run.check.ngrams)
+        notes.append(trivial.describe_ngrams(ngrams))
     for text in notes if report and ranks.first else ():
         report({"kind": "note", "step": 0, "text": text})  # type: ignore[misc]
     evaluate = evaluation.make_evaluation(a, directory) if ranks.first else None

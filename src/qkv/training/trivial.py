@@ -1,7 +1,8 @@
 """What a run is worth beside what needs no learning, and what to try where it has learnt nothing. Next: session.py.
 
 Labels: the commonest one. Pairs: the source as it is, and the target of the nearest training source. Text: unigrams
-and 5-grams of the same tokens. Samples bound time and memory: at most TOKENS tokens, ROWS training pairs.
+and 5-grams of the same tokens. Samples bound time and memory: at most TOKENS tokens, ROWS training pairs. Where
+check.ngrams asks for it, n-grams of a whole epoch.
 """
 
 import math
@@ -9,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,26 @@ def judge_text(a: Assembly, loss: float) -> Judged:
     elif not loss < trivial.get("5-gram", math.inf):
         wrong = Message("this model is no better than counting 5-grams")
     return trivial, comparison, wrong
+
+
+def measure_ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
+    """What an n-gram model of the same tokens is worth: counted on an epoch of the run's own batches, judged on its
+    validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
+    """
+    plan, s = a.plan, a.run.training
+    if s.word_dropout:  # whole texts are counted, as whole ones are judged
+        plan, _ = a.objective.plan(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
+    batches = (plan.make(key) for key in plan.order(0))
+    model = ngrams.count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
+    loss = model.loss(a.valid)
+    return {"order": order, "loss": loss, "perplexity": math.exp(loss)}
+
+
+def describe_ngrams(found: dict[str, Any]) -> Message:
+    """What `measure_ngrams` found, in words."""
+    order, loss, perplexity = found["order"], f"{found['loss']:.3f}", f"{found['perplexity']:.2f}"
+    return Message("n-grams of order {order}, counted on the same tokens: validation loss {loss}, perplexity "
+                   "{perplexity}", order=order, loss=loss, perplexity=perplexity)
 
 
 def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:

@@ -1,6 +1,6 @@
 """What an `Objective` is: data to batches, a metric, and the answers by which a model is judged. One file each beside.
 
-What several of them need is here; windows of long texts are in windows.py, BPE-dropout and word dropout in augment.py.
+What several of them need is here; corruption.py hides words of long texts, augment.py has BPE-dropout and word dropout.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ from qkv.messages import join
 from qkv.model import Model
 from qkv.tasks.special_tokens import BLANK_ENDS
 from qkv.training.objectives.base import END_TOKENS, TEXTS, HoldOut, Objective, continue_sources, mask_id, tokenizer_for
-from qkv.training.objectives.windows import Corruption
+from qkv.training.objectives.corruption import Corruption
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits

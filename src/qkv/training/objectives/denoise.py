@@ -6,7 +6,7 @@ from qkv.data import corrupt
 from qkv.model import Model
 from qkv.training.objectives import base
 from qkv.training.objectives.base import HoldOut, Objective
-from qkv.training.objectives.windows import Corruption, collate_seq2seq, end_ids
+from qkv.training.objectives.corruption import Corruption, collate_seq2seq, end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits

@@ -16,8 +16,8 @@ from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Objective
+from qkv.training.objectives.corruption import end_ids
 from qkv.training.objectives.text import plan_text
-from qkv.training.objectives.windows import end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits

@@ -9,7 +9,7 @@ from qkv.model import Model
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Objective, Rows
-from qkv.training.objectives.windows import Corruption
+from qkv.training.objectives.corruption import Corruption
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Pair, Splits

@@ -8,7 +8,7 @@ from qkv.model import Model
 from qkv.tasks.types import start_ids
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Ids, Objective
-from qkv.training.objectives.windows import Corruption, end_ids
+from qkv.training.objectives.corruption import Corruption, end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Pair, Splits

@@ -4,7 +4,7 @@ from qkv.data import corrupt
 from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.training.objectives.base import END_TOKENS, TEXTS, HoldOut, Objective, tokenizer_for, translate_sources
-from qkv.training.objectives.windows import Corruption, collate_seq2seq, end_ids
+from qkv.training.objectives.corruption import Corruption, collate_seq2seq, end_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits

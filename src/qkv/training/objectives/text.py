@@ -1,23 +1,45 @@
-"""Causal language modelling: the next token of one long text, or of token shards."""
+"""Causal language modelling: the next token in windows of one long text, or of token shards, drawn for each step."""
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from qkv.data import collate
+from qkv.data import collate, packing
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
+from qkv.tokenizers.tokenizer import load
 from qkv.training.objectives import base
 from qkv.training.objectives.augment import recut_text
 from qkv.training.objectives.base import Batches, HoldOut, Objective
-from qkv.training.objectives.windows import Windows, check_shards, shortest_shard
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.splits import Splits
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of one long text or of token shards, `rows` to a batch; an epoch has as many as cover all of it once."""
+
+    ids: np.ndarray | Mixture
+    length: int
+    rows: int
+    seed: int
+
+    def order(self, epoch: int) -> range:
+        """The steps of an epoch, which number its windows."""
+        each = max(1, len(self.ids) // (self.rows * self.length))
+        return range(epoch * each, (epoch + 1) * each)
+
+    def draw_step(self, step: int, width: int) -> torch.Tensor:
+        """The windows of a step, `width` ids each: [rows, width]."""
+        how = {"length": width - 1, "rows": self.rows, "seed": self.seed, "step": step}
+        return self.ids.windows(**how) if isinstance(self.ids, Mixture) else packing.draw_windows(self.ids, **how)
 
 
 def plan_text(
@@ -29,17 +51,16 @@ def plan_text(
     With dropout of merges each epoch has a text with cuts of its own, of which it draws as many windows.
     """
     tokenizer, context = base.tokenizer_for(model), run.model.context
-    if isinstance(splits.train, Mixture):
-        ids, size = check_shards(run, splits, model), shortest_shard(splits)
+    ids, who = read_ids(run, splits, model)
+    if isinstance(ids, Mixture):
+        size = shortest_shard(splits)
         lacking = Message("{name}: the shards leave {length} tokens for a window, expected two or more", name=run.name,
                           length=min(context + 1, size))
-        who = base.identify(run) | ids.identity
     else:
-        ids, last = (np.array(tokenizer.encode(str(part), special=False), dtype=np.int32)
-                     for part in (splits.train, splits.valid))
-        size, who = min(len(ids), len(last)), base.identify(run, ids)
+        last = len(tokenizer.encode(str(splits.valid), special=False))
+        size = min(len(ids), last)
         lacking = Message("{name}: the text has {ids} tokens to train on and {last} to validate; give more",
-                          name=run.name, ids=len(ids), last=len(last))
+                          name=run.name, ids=len(ids), last=last)
     length = min(context, size - 1)
     if length < 1:
         raise QkvError(lacking)
@@ -62,6 +83,32 @@ def plan_text(
         return tuple(map(collate_rows, fixed.split(w.rows)))
 
     return Plan(w.order, make_batch, who), hold_out
+
+
+def read_ids(run: Run, splits: Splits, model: Model) -> tuple[np.ndarray | Mixture, dict[str, Any]]:
+    """The ids that are trained on, of a long text or of token shards, and what identifies them.
+
+    Raises:
+        QkvError: the ids of the shards are not the model's.
+    """
+    known = base.tokenizer_for(model)
+    if not isinstance(splits.train, Mixture):
+        ids = np.array(known.encode(str(splits.train), special=False), dtype=np.int32)
+        return ids, base.identify(run, ids)
+    first = splits.train.shards[0]
+    own, size = load(first.folder), first.index["vocabulary"]
+    if not (size == len(known) if own is None else own.vocabulary.items() <= known.vocabulary.items()):
+        raise QkvError("{folder}: these ids belong to another vocabulary ({size:,} tokens) than the model's "
+                       "({known:,}); pack the text with --model "
+                       "{base}", folder=first.folder, size=size, known=len(known), base=run.base)
+    return splits.train, base.identify(run) | splits.train.identity
+
+
+def shortest_shard(splits: Splits) -> int:
+    """The most tokens that each window of shards may have: all of training give such ones, one of validation does."""
+    assert isinstance(splits.train, Mixture)
+    assert isinstance(splits.valid, Mixture)
+    return min(splits.train.shortest, max(map(len, splits.valid.shards)))
 
 
 TEXT = Objective("text", base.TEXTS, ("</s>", "<unk>"), "none", plan_text, base.continue_sources, ("causal decoder",),
