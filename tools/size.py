@@ -26,14 +26,14 @@ BUDGETS = {
 }
 PACKAGES = {  # what each package has today, in lines of code
     "spec": 286, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 164, "json_files": 39, "core": 986,
-    "gguf_file": 209, "families": 1570, "checkpoints": 1253, "tokenizers": 1259, "data": 2351,
+    "gguf_file": 235, "families": 1582, "checkpoints": 1304, "tokenizers": 1290, "data": 2356,
     "adapt": 236, "sampling": 100,
     "cost": 187, "devices": 47, "plots": 479, "baselines": 223, "chat": 387, "generation": 549, "lens": 2158,
-    "specialize": 1485, "tasks": 1039, "model": 141, "hub": 154, "training": 5560, "explore": 2317, "labs": 3544,
+    "specialize": 1485, "tasks": 1040, "model": 141, "hub": 154, "training": 5576, "explore": 2317, "labs": 3544,
     "cli": 2604, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
-GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
+GOALS = {"library": 19_000, "core": 986, "fmt: skip": 50}
 FLOORS = {
     0: ("spec", "messages", "errors", "options", "paths", "files", "json_files"),
     1: ("core", "families", "gguf_file"),
