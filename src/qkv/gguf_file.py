@@ -3,6 +3,7 @@
 The layout is that of ggml's docs/gguf.md, versions 2 and 3; the packing is that of its ggml-quants.c.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,15 @@ SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=T
 STRING, ARRAY, UINT32, INT32, FLOAT32, BOOL, UINT8 = 8, 9, 4, 5, 6, 7, 0
 CHUNK = 1 << 11  # blocks that are unpacked at a time, so that they stay in the cache
 Block = NDArray[Any]
+EXPECTED = {  # what the values of keys that are read before a family reads them hold; of lists their first
+    re.compile(r"general\.alignment|split\.count|.*\.(pooling_type|block_count|embedding_length)|.*_token_id"): int,
+    re.compile(r"general\.(type|architecture)|tokenizer\.ggml\.(model|pre)|tokenizer\.chat_template(\..*)?"): str,
+    re.compile(r"tokenizer\.ggml\.(add|remove)_.*"): bool,
+    re.compile(r".*\.(rope\.freq_base|rope\.scaling\.factor|layer_norm(_rms)?_epsilon)"): float,
+    re.compile(r"tokenizer\.ggml\.(tokens|merges)|tokenizer\.chat_templates"): [str],
+    re.compile(r"tokenizer\.ggml\.token_type"): [int], re.compile(r"tokenizer\.ggml\.scores"): [float],
+    re.compile(r"tokenizer\.ggml\.precompiled_charsmap"): bytes,
+}
 
 
 def half_at(b: Block, at: int) -> Block:
@@ -170,21 +180,40 @@ def parse_file(path: Path, _changed: int, size: int) -> GgufFile:
         raise reader.error(Message("its version is {version}, expected 2 or 3, low byte first", version=version))
     reader.check_count(keys, 12)
     metadata = {reader.read_text(): reader.read_value(reader.take("I")) for _ in range(keys)}
+    check_metadata(metadata, path)
     reader.check_count(tensors, 24)
     rows = [reader.read_row() for _ in range(tensors)]
-    start = -reader.at % int(metadata.get("general.alignment") or ALIGNMENT) + reader.at
-    found: dict[str, PackedTensor] = {}
+    align = metadata.get("general.alignment", ALIGNMENT)
+    if align < 1 or align & (align - 1):
+        raise QkvError("{path}: general.alignment is {value}, expected a power of two", path=path, value=align)
+    start, end, found = -reader.at % align + reader.at, 0, dict[str, PackedTensor]()
     for name, shape, number, at in rows:
         if number not in NUMBERS:
             raise QkvError("{path}: the tensor {name} is of the unknown kind {number} (known: {known})", path=path,
                            name=name, number=number, known=", ".join(KINDS))
         kind = KINDS[NUMBERS[number]]
         count = prod(shape) // kind.size * kind.bytes
-        if name in found or shape[-1] % kind.size or start + at + count > size:
+        if name in found or shape[-1] % kind.size or at != end or start + at + count > size:
             raise reader.error(Message("the tensor {name} of shape {shape} and kind {kind} does not lie within it, or "
-                                       "stands there twice", name=name, shape=list(shape), kind=NUMBERS[number]))
+                                       "not behind the one before, or stands there twice", name=name,
+                                       shape=list(shape), kind=NUMBERS[number]))
         found[name] = PackedTensor(NUMBERS[number], data[start + at : start + at + count], shape)
+        end = at + count + -count % align
+    if size - start > end:
+        raise reader.error(Message("{count} bytes lie behind its last tensor", count=size - start - end))
     return GgufFile(path, metadata, found)
+
+
+def check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
+    """QkvError for a value of another kind than its key promises; an empty list may be one of anything."""
+    for key, value in metadata.items():
+        for pattern, kind in EXPECTED.items():
+            listed = isinstance(value, list) and isinstance(kind, list)
+            fits = [type(one) for one in value[:1]] in ([], kind) if listed else type(value) is kind
+            if pattern.fullmatch(key) and not fits:
+                name = kind.__name__ if isinstance(kind, type) else f"list[{kind[0].__name__}]"
+                raise QkvError("{path}: {key} is {value}, expected {kind}", path=path, key=key,
+                               value=repr(value)[:80], kind=name)
 
 
 @dataclass

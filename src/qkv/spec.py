@@ -15,7 +15,7 @@ from typing import Any, Literal
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
-LAYERS, MOST = 1000, 10**9  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
+LAYERS, MOST = 1000, 4 * 10**8  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
 
 
 @dataclass(frozen=True)

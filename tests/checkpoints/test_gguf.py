@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 from dataclasses import replace
 
@@ -322,3 +323,27 @@ def test_nothing_is_left_behind_when_a_model_cannot_be_said(tmp_path):
     with pytest.raises(QkvError, match="activation"):
         model.save(tmp_path / "m.gguf")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("general.alignment", 3), ("general.alignment", 0), ("general.alignment", "x"), ("split.count", [1]),
+    ("general.architecture", [1]), ("tokenizer.ggml.tokens", 3), ("tokenizer.ggml.tokens", [1]),
+    ("tokenizer.ggml.add_eos_token", 1), ("tokenizer.ggml.scores", "x"), ("llama.block_count", "x"),
+    ("llama.rope.freq_base", 10_000), ("tokenizer.ggml.eos_token_id", 2.5), ("tokenizer.chat_template", [1]),
+])
+def test_metadata_of_another_kind_are_refused_by_key(key, value, tmp_path):
+    write_gguf(tmp_path / "m.gguf", {key: value}, [("a", "F32", torch.ones(4))])
+    with pytest.raises(QkvError, match=re.escape(f"{key} is ")):
+        open_gguf(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("align", [1, 8, 64])
+def test_another_alignment_than_the_writers_is_seen(align, tmp_path):
+    path = tmp_path / "m.gguf"
+    write_gguf(path, {"general.alignment": 32}, [("a", "F32", torch.ones(4)), ("b", "F32", torch.ones(8))])
+    whole = path.read_bytes()
+    assert open_gguf(path).tensors["b"]().tolist() == [1.0] * 8
+    said = b"alignment" + struct.pack("<I", 4)
+    path.write_bytes(whole.replace(said + struct.pack("<I", 32), said + struct.pack("<I", align)))
+    with pytest.raises(QkvError, match="not a complete GGUF file"):
+        open_gguf(path)

@@ -165,6 +165,11 @@ def test_a_b_that_is_turned_like_its_weight_is_found(tmp_path: Path, monkeypatch
         ({"use_dora": True}, "not supported: use_dora"),
         ({"bias": "all"}, "not supported: bias"),
         ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
+        ({"base_model_name_or_path": "../adapter"}, "itself an adapter of this one"),
+        ({"lora_alpha": "8"}, "'lora_alpha' is '8', expected a number"),
+        ({"alpha_pattern": [1]}, r"'alpha_pattern' is \[1\], expected an object"),
+        ({"alpha_pattern": {"(": 3}}, "expected a regular expression"),
+        ({"alpha_pattern": {"(.+)+!": 3}}, "expected no repeated group"),
     ],
 )
 def test_another_kind_of_adapter_is_told(change: dict[str, Any], match: str, tmp_path: Path) -> None:

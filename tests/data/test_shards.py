@@ -72,7 +72,7 @@ def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match="SHA-256"):
         shards.read_shard(tmp_path / "a", verify=True)
     (tmp_path / "a" / "index.json").write_text(json.dumps({"format": "x", "dtype": "<u2", "tokens": 1000}))
-    with pytest.raises(QkvError, match="found format 'x'"):
+    with pytest.raises(QkvError, match="'format' is 'x'"):
         shards.read_shard(tmp_path / "a")
     with pytest.raises(QkvError, match="not a token shard"):
         shards.read_shard(tmp_path)

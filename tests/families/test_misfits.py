@@ -33,13 +33,15 @@ pytest.importorskip("transformers")
     ("t5", {"num_heads": True}, "'num_heads' is True, expected a whole number"),
     ("llama", {"rms_norm_eps": "1e-06"}, "'rms_norm_eps' is '1e-06', expected a number"),
     ("t5", {"num_decoder_layers": 0}, "'num_decoder_layers' is 0, expected a whole number from 1"),
+    ("gpt2", {"n_head": 7}, "'n_head' is 7, expected a number that divides the width"),
+    ("gpt2", {"n_embd": 10**9}, "'n_embd' is 1000000000, expected a whole number"),
     ("gpt2", {"n_inner": 0}, "'n_inner' is 0, expected a whole number from 1"),
     ("llama", {"rms_norm_eps": None}, "'rms_norm_eps' is None, expected a number"),
     ("deepseek", {"rms_norm_eps": None}, "'rms_norm_eps' is None, expected a number"),
     ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}, "'rope_theta' is None"),
     ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": "4"}}, "'rope_theta' is '4'"),
     ("llama", {"vocab_size": None}, "'vocab_size' is None, expected a whole number"),
-    ("llama", {"hidden_size": 10**40}, "'hidden_size' is 1000.*expected a whole number from 1 to 1,000,000,000"),
+    ("llama", {"hidden_size": 10**40}, "'hidden_size' is 1000.*expected a whole number from 1 to 400,000,000"),
     ("llama", {"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1000000000, expected a whole number from 1 to"),
     ("llama", {"max_position_embeddings": 0}, "'max_position_embeddings' is 0"),
     ("llama", {"rope_parameters": [1]}, r"'rope_parameters' is \[1\], expected an object"),
@@ -53,6 +55,15 @@ def test_a_config_that_cannot_be_meant_is_refused_by_name(family, change, says, 
     config = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(QkvError, match=says):
         spec_from_config(config | change, "config.json")
+
+
+def test_a_misfit_of_a_key_that_is_lacking_says_what_was_taken(tmp_path):
+    oracles.draw("bert", 0).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(QkvError, match=r"taken were .*vocab_size = 30522"):
+        hub.load(tmp_path)
 
 
 def test_keys_of_remote_code_are_never_followed_and_change_nothing(tmp_path):

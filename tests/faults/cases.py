@@ -27,6 +27,7 @@ from unittest import mock
 import torch
 
 from qkv import files, hub
+from qkv.adapt.lora import Lora, attach
 from qkv.checkpoints import storage
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.checkpoints.run_weights import read_checkpoint
@@ -36,6 +37,7 @@ from qkv.errors import QkvError
 from qkv.families import Config, modules
 from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
+from qkv.tokenizers.tokenizer import load as load_tokenizer
 from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training import checkpoint, own_data
 from qkv.training.data_files import Data
@@ -187,7 +189,7 @@ BAD_CONFIG: dict[type, list[Any]] = {
 @cache
 def read_keys(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A good config of a family, and each key that reading it declares, with its value or default."""
-    module, found, real = modules()[family], dict[str, Any](), Config.value  # type: ignore[attr-defined]
+    module, found, real = modules()[family], dict[str, Any](), Config.value
     config = {"model_type": module.TYPES[0].partition("+")[0], **next(iter(module.SIZES.values()))}
     if "+" in module.TYPES[0]:
         config[module.TYPES[0].partition("+")[2]] = True
@@ -203,12 +205,7 @@ def read_keys(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, found
 
 
-DECLARED = hasattr(Config, "value")  # whether families declare their keys by type, and JSON is read with bounds
-
-
 def configs() -> Iterator[Case]:
-    if not DECLARED:
-        return
     for family in modules():
         config, found = read_keys(family)
         yield Case("configs", f"{family} twin", takes(lambda _, c=config: spec_from_config(c, "config.json")))
@@ -223,8 +220,6 @@ def configs() -> Iterator[Case]:
 
 
 # Files: truncated, with flipped bits, exchanged, absent
-
-
 @cache
 def small_model() -> Model:
     """A decoder of a few thousand weights with a vocabulary."""
@@ -235,7 +230,39 @@ def small_model() -> Model:
     return hub.build(spec, tokenizer=made)
 
 
+save = lambda folder: small_model().save(folder / "m")  # noqa: E731
 read_model = lambda folder: hub.load(folder / "m").generate([1, 2], max_new_tokens=2)  # noqa: E731
+
+
+KIND = "sentence_transformers.models."
+POOLING: dict[str, Any] = {
+    "modules.json": [{"path": "", "type": KIND + "Transformer"}, {"path": "1_Pooling", "type": KIND + "Pooling"}],
+    "1_Pooling/config.json": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+    "config_sentence_transformers.json": {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
+}
+ADDED = {"content": "<x>", "lstrip": False, "normalized": False, "rstrip": False, "special": True}
+VOCABULARIES: tuple[dict[str, Any], ...] = (
+    {"vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijkl", "one", "##e"]),
+     "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]"}},
+    {"vocab.json": {"a": 0, "b": 1, "ab": 2, "</s>": 3}, "merges.txt": "#version: 0.2\na b\n",
+     "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "eos_token": "</s>",
+                               "added_tokens_decoder": {"4": ADDED}, "chat_template": "{{ messages }}"},
+     "special_tokens_map.json": {"eos_token": {"content": "</s>"}}, "added_tokens.json": {"<y>": 5}},
+)
+
+
+def write_parts(folder: Path, contents: dict[str, Any]) -> None:
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+
+
+def write_adapted(folder: Path) -> None:
+    small_model().save(folder / "base")
+    model = hub.load(folder / "base")
+    attach(model.core, Lora(rank=2))
+    model.base = str(folder / "base")
+    model.save(folder / "m")
 
 
 def spoil(whole: bytes, seed: str) -> Iterator[tuple[str, bytes]]:
@@ -253,49 +280,67 @@ def spoil(whole: bytes, seed: str) -> Iterator[tuple[str, bytes]]:
 
 
 def spoilt_files() -> Iterator[Case]:
-    model = small_model()
-    with scratch() as folder:
-        model.save(folder / "m")
-        whole = {p.name: p.read_bytes() for p in (folder / "m").iterdir()}
-    must = ("config.json", "model.safetensors")  # whose loss cannot be passed over
-    for name, content in whole.items():
-        exchanged = [(f"is {other}", whole[other]) for other in whole if other != name]
-        for what, other in [*spoil(content, name), ("absent", None), *exchanged]:
-            def read(folder: Path, name: str = name, other: bytes | None = other) -> object:
-                model.save(folder / "m")
-                (folder / "m" / name).unlink() if other is None else (folder / "m" / name).write_bytes(other)
-                return read_model(folder)
-
-            if not DECLARED and what in ("deep", "digits"):
-                continue
-            strict = name in must and not what.startswith(("bit", "zeros"))
-            yield Case("files", f"{name} {what}", refuses(read) if strict else answers(read))
-    yield Case("files", "twin", takes(lambda folder: (model.save(folder / "m"), read_model(folder))))
+    """The files of a model, a checkpoint and a shard."""
+    for file in ("config.json", "model.safetensors"):  # whose loss cannot be passed over
+        yield from spoilt_parts("files", save, f"m/{file}", read_model, free=("bit", "zeros", "="))
+    for file in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        yield from spoilt_parts("files", save, f"m/{file}", read_model)
     state = {"w": torch.arange(64.0), "v": torch.ones(3)}
+    yield from spoilt_parts("files", lambda f: checkpoint.write(f / "x.safetensors", state, {"step": 3}),
+                            "x.safetensors", lambda f: read_checkpoint(f / "x.safetensors"), free=())
+    read_shard = lambda f: shards.read_shard(f / "s", verify=True)  # noqa: E731
+    yield from spoilt_parts("files", pack, "s/tokens.bin", read_shard, free=())
+    yield from spoilt_parts("files", pack, "s/index.json", read_shard)
+
+
+def spoilt_parts(group: str, write: Act, file: str, read: Act, *, free: tuple[str, ...] = ("",)) -> Iterator[Case]:
+    """One file of what is written: its bytes spoilt, its values if it is JSON, and gone; then read.
+
+    Only what has one of `free` in its name may be taken.
+    """
     with scratch() as folder:
-        checkpoint.write(folder / "last.safetensors", state, {"step": 3, "text": "学习" * 20})
-        last = (folder / "last.safetensors").read_bytes()
-        pack(folder)
-        packed = {p.name: p.read_bytes() for p in (folder / "s").iterdir() if p.name != "tokenizer.json"}
-    for what, other in spoil(last, "last"):
-        def read_last(folder: Path, other: bytes = other) -> object:
-            (path := folder / "last.safetensors").write_bytes(other)
-            return read_checkpoint(path)
+        write(folder)
+        whole = (folder / file).read_bytes()
+    values = spoilt_values(json.loads(whole)) if file.endswith("json") else ()
+    others = [*spoil(whole, file), *((f"={what}", json.dumps(doc).encode()) for what, doc in values), ("no file", None)]
+    for what, content in others:
+        def act(folder: Path, content: bytes | None = content) -> object:
+            write(folder)
+            (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
+            return read(folder)
 
-        yield Case("files", f"checkpoint {what}", refuses(read_last, "last.safetensors"))
-    for name, content in packed.items():
-        for what, other in spoil(content, name):
-            def read_shard(folder: Path, name: str = name, other: bytes = other) -> object:
-                pack(folder)
-                (folder / "s" / name).write_bytes(other)
-                return shards.read_shard(folder / "s", verify=True)
+        yield Case(group, f"{file} {what}", refuses(act, strict=not any(name in what for name in free)))
+    yield Case(group, f"{file} twin", takes(lambda folder: (write(folder), read(folder))))
 
-            yield Case("files", f"shard {name} {what}", (refuses if name == "tokens.bin" else answers)(read_shard, "s"))
+
+def spoilt_values(doc: Any) -> Iterator[tuple[str, Any]]:
+    """A JSON value with each of its parts absent, or something else."""
+    rows = list(doc.items() if isinstance(doc, dict) else enumerate(doc))[:9]
+    for key, value in rows:
+        yield f"{key} absent", {k: v for k, v in rows if k != key}
+        inner = list(spoilt_values(value)) if isinstance(value, dict | list) else []
+        others = [None, -3, 10**40, float("nan"), "abc", "", "(", [1], [], {"a": 1}, {}, True, 2.5, [[["a"]]]]
+        for what, bad in [*inner, *((repr(bad), bad) for bad in others)]:
+            changed = {**dict(rows), key: bad}
+            yield f"{key}={what}", changed if isinstance(doc, dict) else list(changed.values())
+
+
+def directories() -> Iterator[Case]:
+    """What stands beside the weights of a model, and other ways to hold them."""
+    embed = lambda f: hub.load(f / "m").embed("one two")  # noqa: E731
+    for file in POOLING:
+        yield from spoilt_parts("directories", lambda f: (save(f), write_parts(f / "m", POOLING)), f"m/{file}", embed)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        yield from spoilt_parts("directories", write_adapted, f"m/{file}", read_model)
+    yield from spoilt_parts("directories", lambda f: small_model().save(f / "m.gguf"), "m.gguf",
+                            lambda f: hub.load(f / "m.gguf").generate("one", max_new_tokens=2))
+    for contents in VOCABULARIES:
+        for file in contents:
+            yield from spoilt_parts("directories", partial(write_parts, contents=contents), file,
+                                    lambda f: load_tokenizer(f).encode("one two [MASK]"))  # type: ignore[union-attr]
 
 
 # Data: bytes that are no text, and rows that are no rows, at the beginning, in the midst and at the end
-
-
 def data() -> Iterator[Case]:
     line, pair = b"one two three %d\n", b"one %d\ttwo %d\n"
     row = b'{"source": "one %d", "target": "two %d"}\n'
@@ -341,8 +386,6 @@ def data() -> Iterator[Case]:
 
 
 # Prompts: what is neither a text nor ids
-
-
 def prompts() -> Iterator[Case]:
     model = small_model()
     asks: dict[str, Callable[[Any], object]] = {
@@ -416,7 +459,6 @@ def learn(folder: Path) -> object:
     return train(corpus_text(), overrides=words, out=folder / "r", device="cpu", quiet=True, resume=begun)
 
 
-save = lambda folder: small_model().save(folder / "m")  # noqa: E731
 ACTS: dict[str, tuple[Act, str]] = {
     "save": (save, "m"), "encode": (pack, "s"), "train": (learn, "r"),
     "page": (lambda f: files.write_text_file(f / "x.html", "页" * 999), "x.html"),
@@ -537,7 +579,7 @@ def come_out(name: str, folder: Path, old: bool) -> None:
 @cache
 def all_cases() -> tuple[Case, ...]:
     """The whole corpus, in its order."""
-    groups = (settings, words, configs, spoilt_files, data, prompts, reads, faults)
+    groups = (settings, words, configs, spoilt_files, directories, data, prompts, reads, faults)
     return tuple(case for group in groups for case in group())
 
 

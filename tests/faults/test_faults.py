@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from faults import cases
 
-GROUPS = ("settings", "words", "configs", "files", "data", "prompts", "reads", "faults", "kills")
+GROUPS = ("settings", "words", "configs", "files", "directories", "data", "prompts", "reads", "faults", "kills")
 HARD = 20.0  # processor seconds of one case, more than a hundred times the usual
 
 

@@ -370,7 +370,7 @@ def test_a_wrong_kind_would_show(directory: Any, vocabulary: Any, tmp_path: Path
 PAIR = {"vocab__json": {"a": 0, "b": 1, "ab": 2}}
 
 
-@pytest.mark.parametrize(("merges", "said"), [("#version: 0.2\nab\n", "line 2: found 'ab'"), ("", "no merges")])
+@pytest.mark.parametrize(("merges", "said"), [("#version: 0.2\nab\n", "line 2: found 'ab'"), ("", "its 0 merges")])
 def test_merges_that_are_no_pairs_are_refused(tmp_path: Path, merges: str, said: str) -> None:
     folder = write(tmp_path, **PAIR, merges__txt=merges, tokenizer_config__json={"tokenizer_class": "GPT2Tokenizer"})
     with pytest.raises(QkvError, match=said):

@@ -35,6 +35,22 @@ def a_run(
     return folder / name
 
 
+@pytest.mark.parametrize("row", [
+    [1], 3, None, "x", {"kind": [1]}, {"kind": "step", "step": "x"}, {"kind": "end", "step": 30, "seconds": "long"},
+    {"kind": "end", "step": 30, "metrics": [1]}, {"kind": "step", "step": 1.5}, {"kind": "end", "step": 30, "why": 3},
+])
+def test_what_is_no_event_is_left_out(row: object, tmp_path: Path) -> None:
+    log = a_run(tmp_path, "one") / "train" / "log.jsonl"
+    before = compare.read_run(tmp_path / "one")
+    log.write_bytes(json.dumps(row).encode() + b"\n" + b"[" * 100_000 + b"\n" + log.read_bytes())
+    assert compare.read_run(tmp_path / "one") == before
+
+
+def test_settings_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    (a_run(tmp_path, "one") / "train" / "run.json").write_bytes(b"[" * 100_000)
+    assert compare.read_run(tmp_path / "one").settings == {}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 def test_a_link_to_a_run_is_one(tmp_path: Path) -> None:
     a_run(tmp_path / "elsewhere", "one")

@@ -74,3 +74,9 @@ def test_where_there_are_no_locks_the_run_goes_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fcntl, "flock", refuse)
     with run_dir.lock_directory(tmp_path), run_dir.lock_directory(tmp_path):
         pass
+
+
+def test_a_pipe_among_the_files_of_a_run_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    with pytest.raises(QkvError, match=r"log\.jsonl: is a pipe"), run_dir.lock_directory(tmp_path):
+        pass

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -82,7 +83,8 @@ def explain_sizes(e: QkvError, reader: Config) -> QkvError:
     numbers = [n for n in e.message.fields.values() if type(n) is int]
     keys = [f"{key} = {reader.values[key]}" for key in sorted(reader.read) if reader.values[key] in numbers]
     said = Message(" ({keys})", keys=", ".join(keys)) if keys else Message()
-    return QkvError("{where}: {e}{said}", where=reader.where, e=e, said=said)
+    return QkvError("{where}: {e}{said}{assumed}", where=reader.where, e=e, said=said,
+                    assumed=list_assumed(dict(reader.values)))
 
 
 def preset_config(name: str) -> dict[str, Any] | None:
@@ -133,8 +135,19 @@ def load_core(
             buffer.data = buffer.data.float()
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
-        raise QkvError("{directory}: {e}", directory=directory, e=e) from None
+        raise QkvError("{directory}: {e}{assumed}", directory=directory, e=e, assumed=list_assumed(config)) from None
     return core.eval(), config
+
+
+def list_assumed(config: dict[str, Any]) -> Message:
+    """What was taken for the keys that a family's config lacks, as the end of an error."""
+    if config["model_type"] in OWN:
+        return Message()
+    reader = Config(config, "")
+    with suppress(QkvError):
+        family_of_config(config, "").spec(reader)
+    taken = [f"{key} = {value}" for key, value in reader.assumed.items() if isinstance(value, int | list)]
+    return Message("; its config lacks keys, taken were {taken}", taken=", ".join(taken)) if taken else Message()
 
 
 def open_weights(directory: Path) -> tuple[storage.Tensors, list[str]]:
@@ -151,8 +164,8 @@ def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str,
     layers = max(len(stack.blocks) for stack in (spec.encoder, spec.decoder) if stack)
     if layers > held:
         keys = ", ".join(key for key, value in config.items() if "layer" in key and value == layers) or "spec"
-        raise QkvError("{where}: {keys} says {layers} layers, but the weights hold {held}", where=where, keys=keys,
-                       layers=layers, held=held)
+        raise QkvError("{where}: {keys} says {layers} layers, but the weights hold {held}{assumed}", where=where,
+                       keys=keys, layers=layers, held=held, assumed=list_assumed(dict(config)))
 
 
 def refuse_oversized(need: int, free: int | None) -> None:

@@ -19,11 +19,13 @@ from qkv.checkpoints.locate import ADAPTER
 from qkv.checkpoints.model_dir import read_names
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
+from qkv.families import Config
 from qkv.json_files import read_json
 from qkv.messages import Message
 
 CONFIG, WEIGHTS = ADAPTER, "adapter_model.safetensors"
 BEFORE = "base_model.model."  # PEFT's own wrappers, in the name of every tensor
+REPEATS, NESTED = re.compile(r"[*+{]"), re.compile(r"\)[*+{]")
 Part = tuple[Tensor, Tensor, float]  # A [rank, in], B [out, rank], and what their product counts
 REFUSED = {
     "use_dora": "DoRA", "lora_bias": "biases of adapters", "layer_replication": "repeated layers",
@@ -116,14 +118,47 @@ def shorten_names(modules: Sequence[str], known: Sequence[str]) -> list[str]:
     return sorted(ends) if sorted(meant) == sorted(modules) else sorted(modules)
 
 
-def base_of_adapter(directory: Path) -> str:
-    """The model that the adapters in a directory were made for: a path, also beside the directory, or a name."""
+def read_stated(path: Path) -> dict[str, Any]:
+    """An adapter_config.json, of which every key that is read here holds what it should.
+
+    Raises:
+        QkvError: one does not; or a pattern of alpha_pattern is none, or could take for ever to be compared.
+    """
+    said = Config(read_json(path), str(path))
+    said.number("lora_alpha", 8)
+    said.size("r", 8)
+    said.flag("use_rslora", None)
+    patterns = said.part("alpha_pattern")
+    for key in patterns.values:
+        patterns.number(key)
+        try:
+            re.compile(key)
+        except re.error as e:
+            raise patterns.error(key, key, Message("a regular expression ({e})", e=e)) from None
+        if len(REPEATS.findall(key)) > 3 or NESTED.search(key):
+            raise patterns.error(key, key, Message("no repeated group and at most three repetitions"))
+    return dict(said.values)
+
+
+def base_of_adapter(directory: Path, above: tuple[Path, ...] = ()) -> str:
+    """The model that the adapters in a directory were made for: a path, also beside the directory, or a name.
+
+    Raises:
+        QkvError: it is not named, or it is one `above`: adapters whose bases are adapters lead back to themselves.
+    """
     base = read_json(directory / CONFIG).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
+    above = (*above, directory.resolve())
+    if not isinstance(base, str) or not base or "\0" in base:
         raise QkvError("{directory}: names no base_model_name_or_path, the model that the adapter is for",
                        directory=directory / CONFIG)
     beside = directory / base
-    return str(beside) if not Path(base).exists() and beside.exists() else base
+    found = str(beside) if not Path(base).exists() and beside.exists() else base
+    if Path(found).resolve() in above:
+        raise QkvError("{directory}: its base is {base!r}, which is itself an adapter of this one",
+                       directory=directory / CONFIG, base=base)
+    if (Path(found) / CONFIG).is_file():
+        base_of_adapter(Path(found), above)
+    return found
 
 
 def read_adapters(
@@ -134,7 +169,7 @@ def read_adapters(
     Raises:
         QkvError: another kind of adapter, or tensors that no module of the model takes.
     """
-    stated, where = read_json(directory / CONFIG), directory / CONFIG
+    stated, where = read_stated(directory / CONFIG), directory / CONFIG
     if stated.get("peft_type") != "LORA":
         raise QkvError("{where}: peft_type is {peft_type!r}, expected 'LORA'", where=where,
                        peft_type=stated.get("peft_type"))
@@ -153,6 +188,11 @@ def read_adapters(
             if keys[0] in tensors and keys[1] in tensors:
                 left -= set(keys)
                 a, b = (tensors[key]() for key in keys)
+                if not (a.ndim == b.ndim == 2 and len(a) == b.shape[1] > 0 and a.dtype.is_floating_point
+                        and b.dtype.is_floating_point):
+                    raise QkvError("{path}: {key} is {a} of {kind} and lora_B {b}, expected floating-point numbers of "
+                                   "[rank, in] and [out, rank]", path=directory / WEIGHTS, key=keys[0],
+                                   a=list(a.shape), kind=str(a.dtype).removeprefix("torch."), b=list(b.shape))
                 for path, one in zip(paths, name_table.convert_in(b, without_flip(slot)), strict=True):
                     if len(paths) == 1 or bool(one.any()):
                         parts[path] = a, one, scale_of_module(stated, module, len(a))
@@ -172,7 +212,7 @@ def read_adapters(
 
 def adapter_scale(directory: Path) -> float:
     """What all adapters of a run of ours count, as its directory says."""
-    stated = read_json(directory / CONFIG)
+    stated = read_stated(directory / CONFIG)
     return float(stated["lora_alpha"]) / int(stated["r"])
 
 

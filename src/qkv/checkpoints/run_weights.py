@@ -42,6 +42,8 @@ def fill_weights(core: nn.Module, values: Mapping[str, Tensor]) -> None:
 def read_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """The tensors and the JSON of a checkpoint file; QkvError where it is not one."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("a directory, a pipe or a device")
         with safe_open(str(path), framework="pt") as file:
             found = file.metadata() or {}
             state = json.loads(found.get("state", ""))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from qkv.checkpoints import storage
 from qkv.errors import QkvError, nearest
+from qkv.families import Config
 from qkv.gguf_file import open_gguf
 from qkv.json_files import parse_json, read_json
 from qkv.paths import is_gguf
@@ -47,20 +48,29 @@ def read_pooling(directory: Path) -> Pooling | None:
     if not path.is_file():
         return None
     modules: Any = parse_json(path)
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    rows: list[Any] = modules if isinstance(modules, list) else [None]
+    if not all(isinstance(row, dict) and isinstance(row.get("type"), str) for row in rows):
+        raise QkvError("{path}: expected a list of modules, each an object with a type and a path", path=path)
+    kinds = [row["type"].rpartition(".")[2] for row in rows]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise QkvError("{path}: found the modules {kinds}, expected Transformer, Pooling and perhaps Normalize: others "
                        "are not supported", path=path, kinds=", ".join(kinds))
-    said = f"{modules[1]['path']}/config.json"
+    folder = rows[1].get("path")
+    if not isinstance(folder, str) or Path(folder).name != folder or folder in ("", ".."):
+        raise QkvError("{path}: the path of the pooling is {folder!r}, expected the name of a folder beside it",
+                       path=path, folder=folder)
+    said = f"{folder}/config.json"
     files: dict[str, Any] = {MODULES: modules, said: read_json(directory / said)}
     files |= {name: read_json(directory / name) for name in (PROMPTS, "sentence_bert_config.json")
               if (directory / name).is_file()}
-    prompts = files.get(PROMPTS, {})
-    prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""
-    if prompt and not files[said].get("include_prompt", True):
+    prompts = Config(files.get(PROMPTS, {}), str(directory / PROMPTS))
+    pooling = Config(files[said], str(directory / said))
+    name = prompts.text("default_prompt_name", None)
+    prompt = "" if name is None else prompts.part("prompts").text(name)
+    if not pooling.flag("include_prompt", True) and prompt:
         raise QkvError("{path}: include_prompt is false, expected true: a prompt that is read and not pooled is not "
                        "supported", path=directory / said)
-    return Pooling(read_mode(files[said], directory / said), "Normalize" in kinds, prompt, files)
+    return Pooling(read_mode(pooling), "Normalize" in kinds, prompt, files)
 
 
 def read_gguf_pooling(metadata: Mapping[str, Any], path: Path) -> Pooling | None:
@@ -83,13 +93,13 @@ def read_gguf_pooling(metadata: Mapping[str, Any], path: Path) -> Pooling | None
     return Pooling(MODES[GGUF_MODES[number]], files={MODULES: modules, "1_Pooling/config.json": said})
 
 
-def read_mode(config: Mapping[str, Any], path: Path) -> Pooled:
+def read_mode(config: Config) -> Pooled:
     """The mode of a pooling's config, in the spelling of either format; QkvError for an unknown one, or several."""
-    flags = [key.removeprefix("pooling_mode_") for key, value in config.items()
-             if key.startswith("pooling_mode_") and value is True]
-    modes = [str(config["pooling_mode"])] if "pooling_mode" in config else flags
+    flags = [key for key in config.values if key.startswith("pooling_mode_") and config.flag(key)]
+    modes = [config.text("pooling_mode")] if "pooling_mode" in config.values else [
+        key.removeprefix("pooling_mode_") for key in flags]
     if len(modes) != 1 or modes[0] not in MODES:
-        raise QkvError("{path}: found the pooling {modes}{hint}, expected one of {known}", path=path,
+        raise QkvError("{path}: found the pooling {modes}{hint}, expected one of {known}", path=config.where,
                        modes=" + ".join(modes) or "none", hint=nearest(modes[0], MODES) if modes else "",
                        known=", ".join(MODES))
     return MODES[modes[0]]

@@ -19,7 +19,10 @@ from torch import Tensor
 from qkv.data import packing
 from qkv.data.order import make_generator
 from qkv.errors import QkvError
+from qkv.families import Config
 from qkv.files import replace_dir
+from qkv.json_files import read_json
+from qkv.messages import Message
 
 FORMAT = "qkv-tokens-1"
 
@@ -102,15 +105,17 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
     """
     folder = Path(folder)
     try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        said = Config(read_json(folder / "index.json"), str(folder / "index.json"))
         size = (folder / "tokens.bin").stat().st_size
-        kind, tokens = np.dtype(index["dtype"]), int(index["tokens"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise QkvError("{folder}: not a token shard ({kind}: {e}); `qkv data pack` makes one", folder=folder,
-                       kind=type(e).__name__, e=e) from None
-    if index.get("format") != FORMAT:
-        raise QkvError("{folder}/index.json: found format {format!r}, expected {format2!r}", folder=folder,
-                       format=index.get("format"), format2=FORMAT)
+    except (OSError, QkvError) as e:
+        raise QkvError("{folder}: not a token shard ({e}); `qkv data pack` makes one", folder=folder, e=e) from None
+    said.choice("format", {FORMAT: FORMAT})
+    kind = np.dtype(said.choice("dtype", {"<u2": "<u2", "<u4": "<u4"}))
+    tokens = said.value("tokens", 0, Message("a whole number from 1 on"), lambda v: type(v) is int and v > 0)
+    said.size("vocabulary")
+    said.text("sha256")
+    said.text("tokenizer", None)
+    index = dict(said.values)
     if size != tokens * kind.itemsize:
         raise QkvError("{folder}/tokens.bin: found {size} bytes, expected {tokens}; pack it again", folder=folder,
                        size=size, tokens=tokens * kind.itemsize)

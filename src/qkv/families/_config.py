@@ -33,6 +33,7 @@ class Config:
         self.values, self.where = values, where
         self.defaults: dict[str, Any] = {}
         self.read: set[str] = set()
+        self.assumed: dict[str, Any] = {}  # keys that it lacks, with what was taken for them
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -56,6 +57,7 @@ class Config:
             if found is REQUIRED:
                 raise QkvError("{where}: the key {key!r} is missing{hint}", where=self.where, key=key,
                                hint=nearest(key, self.values))
+            self.assumed[key] = found
             return found
         self.read.add(key)
         found = self.values[key]
@@ -71,6 +73,13 @@ class Config:
     def size(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:
         """A width, a number of heads, tokens or positions: 1 or more."""
         return self.whole(key, default, 1, MOST, null)
+
+    def heads(self, key: str, width: int) -> int:
+        """A number of heads, which divide the width."""
+        found = self.size(key)
+        if width % found:
+            raise self.error(key, found, Message("a number that divides the width {width}", width=width))
+        return found
 
     def count(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:
         """A number of things of which there may be none."""
@@ -94,6 +103,10 @@ class Config:
         """True or false."""
         return self.value(key, default, Message("true or false"), lambda v: type(v) is bool)
 
+    def text(self, key: str, default: Any = REQUIRED) -> Any:
+        """A text."""
+        return self.value(key, default, Message("text"), lambda v: isinstance(v, str))
+
     def texts(self, key: str, default: Any = REQUIRED, *, length: int | None = None) -> Any:
         """A list of texts, one for each of `length` layers where it is given."""
         fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v)  # noqa: E731
@@ -104,7 +117,7 @@ class Config:
 
     def choice(self, key: str, known: Mapping[str, Any], default: Any = REQUIRED) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
-        found = self.value(key, default, Message("text"), lambda v: isinstance(v, str))
+        found = self.text(key, default)
         if found not in known:
             raise self.error(key, found,
                              Message("one of {known}{hint}", known=", ".join(known), hint=nearest(found, known)))

@@ -16,7 +16,8 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
 def spec(c: Config, heads_of: Mapping[str, str] = HEADS) -> Spec:
     """The spec that a BERT config describes; derived families name their own architectures (`heads_of`)."""
     c = c.with_defaults(**SIZES["base"])
-    width, heads = c.size("hidden_size"), c.size("num_attention_heads")
+    width = c.size("hidden_size")
+    heads = c.heads("num_attention_heads", width)
     drop, norm = c.share("hidden_dropout_prob", 0.1), Norm("layer", c.number("layer_norm_eps", 1e-12))
     for key, usual in (("is_decoder", False), ("tie_word_embeddings", True), ("position_embedding_type", "absolute")):
         c.fixed(key, usual)

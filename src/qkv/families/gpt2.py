@@ -12,7 +12,8 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu"
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-2 config describes."""
-    width, heads = c.size("n_embd"), c.size("n_head")
+    width = c.size("n_embd")
+    heads = c.heads("n_head", width)
     norm, drop = Norm("layer", c.number("layer_norm_epsilon", 1e-5)), c.share("resid_pdrop", 0.1)
     attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal"), bias=True, out_bias=True,

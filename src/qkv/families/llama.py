@@ -16,7 +16,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_ta
 def spec(c: Config, *, partial: bool = False) -> Spec:
     """The spec that a LLaMA config describes; derived families may allow partly rotated heads (`partial`)."""
     width, heads, bias = c.size("hidden_size"), c.size("num_attention_heads"), c.flag("attention_bias", False)
-    dim = c.size("head_dim", None) or width // heads
+    dim = c.size("head_dim", None) or width // c.heads("num_attention_heads", width)
     groups, turn = c.size("num_key_value_heads", None) or heads, _rope.read_rotary(c, dim, partial=partial)
     attn = Attention(
         heads=heads, groups=groups, head_dim=dim, mask=Mask("causal"), bias=bias, out_bias=bias, rotary=turn,

@@ -17,7 +17,8 @@ SUMMARY = {"summary_use_proj": True, "summary_proj_to_labels": True, "summary_ac
 def spec(c: Config) -> Spec:
     """The spec that a GPT-1 config describes."""
     c = c.with_defaults(**SIZES["117m"])
-    width, heads, drop = c.size("n_embd"), c.size("n_head"), c.share("resid_pdrop", 0.1)
+    width, drop = c.size("n_embd"), c.share("resid_pdrop", 0.1)
+    heads = c.heads("n_head", width)
     c.fixed("tie_word_embeddings", True, Message("true: the head of GPT-1 is its embedding"))
     mask, dim, attn_drop = Mask("causal"), width // heads, c.share("attn_pdrop", 0.1)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)

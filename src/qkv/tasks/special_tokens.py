@@ -40,7 +40,8 @@ def load_special_tokens(
     ends = read_ids("eos_token_id", stated.get("eos_token_id"))
     if not ends and tokenizer is not None and tokenizer.eos_id is not None:
         ends = (tokenizer.eos_id,)
-    words = stated.get("bad_words_ids") or []
+    words = stated.get("bad_words_ids")
+    words = [] if words is None else words
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
         raise QkvError("{directory}: bad_words_ids is {value} in its configs, expected a list of lists of tokens' "
                        "numbers", directory=directory, value=repr(words)[:100])

@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from qkv.errors import QkvError, nearest
-from qkv.families import modules
+from qkv.families import Config, modules
 from qkv.json_files import parse_json, read_json, read_text
 from qkv.messages import Message, join
 from qkv.tokenizers import sentencepiece
@@ -37,8 +37,11 @@ QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single d
 OFFSET: Kind = "sentence-offset"
 PREFIX = re.compile(r'"continuing_subword_prefix":\s*"[^"]')
 CHARSMAP = re.compile(r'"precompiled_charsmap":\s*"([^"]*)"')
+FEW = 8  # tokens, and one in a hundred, that no merge makes (RoBERTa's madeupword0000) or that stand there twice
 GROWTH, LONGEST = 100, 256  # how much longer a text may become; bytes that one character may become
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+FLAGS = ("add_prefix_space", "add_bos_token", "add_eos_token", "do_lower_case", "strip_accents",
+         "tokenize_chinese_chars", "separate_vocabs")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def find(directory: Path) -> FoundTokenizer | None:
             if missing:
                 raise QkvError("{directory}: found {there}, expected {missing} beside it", directory=directory,
                                there=join(" and ", there), missing=join(" and ", missing))
+            if names != ("tokenizer.json",):  # which says all of this itself
+                check_config(Config(config, str(directory / "tokenizer_config.json")))
             with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=directory / names[0])):
                 about = Stated(directory, config, roles_of(directory, config), kind)
                 return add_extra_tokens(about, make(about, *names))
@@ -92,6 +97,22 @@ def find(directory: Path) -> FoundTokenizer | None:
         raise QkvError("{directory}: found vocab.json, expected merges.txt or source.spm and target.spm beside it",
                        directory=directory)
     return None
+
+
+def check_config(config: Config) -> None:
+    """QkvError for a key of a tokenizer_config.json that holds something else than it should."""
+    for key in FLAGS:
+        config.flag(key, None)
+    config.count("extra_ids", 0)
+    rows = config.part("added_tokens_decoder")
+    for number in rows.values:
+        if not number.isdecimal():
+            raise rows.error(number, rows.values[number], Message("the number of a token as the key"))
+        row = rows.part(number)
+        row.text("content")
+        for key in ("single_word", "lstrip", "rstrip", "normalized", "special"):
+            row.flag(key, False)
+        row.finish(())
 
 
 def kind_of(directory: Path, own: Mapping[str, Any]) -> tuple[str | None, Kind | None]:
@@ -215,10 +236,12 @@ def _merges(path: Path, names: Mapping[str, int]) -> list[tuple[str, str]]:
             raise QkvError("{path}, line {number}: found {line}, expected two parts with a space between", path=path,
                            number=number, line=repr(line)[:80])
         pairs.append((parts[0], parts[1]))
-    longer = next((n for n in names if len(n.removesuffix("</w>")) > 1 and not n.startswith(("<", "["))), None)
-    if not pairs and longer is not None:
-        raise QkvError("{path}: no merges, but the vocabulary has {longer!r}, which only merges can make", path=path,
-                       longer=longer)
+    made = {left + right for left, right in pairs}
+    left = [n for n in names if len(n.removesuffix("</w>")) > 1 and n not in made and not n.startswith(("<", "["))]
+    if len(left) > (FEW + len(names) // 100 if pairs else 0):
+        raise QkvError("{path}: its {merges} merges do not make {count} of the {names} tokens, such as {token!r}, "
+                       "which only merges can make: is the file complete?", path=path, merges=len(pairs),
+                       count=len(left), names=len(names), token=left[-1])
     return pairs
 
 
@@ -342,7 +365,10 @@ def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     """A WordPiece vocabulary, one token a line (Devlin et al. 2019)."""
     path, config = about.directory / name, about.config
     lines = read_text(path).removesuffix("\n").split("\n")
-    names = {line.rstrip("\r"): i for i, line in enumerate(lines)}
+    names = {line.rstrip("\r"): i for i, line in enumerate(lines)}  # of equal ones the last counts; some sets have one
+    if (twice := len(lines) - len(names)) > FEW + len(lines) // 100:
+        raise QkvError("{path}: {twice} of its {lines} lines stand there twice or are blank, expected a token in each",
+                       path=path, twice=twice, lines=len(lines))
     usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | about.roles
     lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
     if lacking:
@@ -436,9 +462,12 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
 def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens by name, as tokenizer_config.json or special_tokens_map.json say."""
     named = {**read_json(directory / "special_tokens_map.json", optional=True), **config}
-    tokens = {role: named.get(f"{role}_token") for role in ROLES}
-    texts = {role: token.get("content") if isinstance(token, dict) else token for role, token in tokens.items()}
-    return {role: text for role, text in texts.items() if isinstance(text, str) and text}
+    said, texts = Config(named, f"{directory}: tokenizer_config.json or special_tokens_map.json"), dict[str, str]()
+    for role in ROLES:
+        token = named.get(f"{role}_token")
+        texts[role] = said.part(f"{role}_token").text("content") if isinstance(token, dict) else said.text(
+            f"{role}_token", None)
+    return {role: text for role, text in texts.items() if text}
 
 
 def _ids(directory: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:

@@ -4,6 +4,7 @@ Kudo and Richardson 2018. The file is one protobuf message, of which a few field
 """
 
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,9 @@ def read_model(path: Path) -> Pieces:
 
 def _parse(data: bytes, path: Path) -> Pieces:
     pieces: list[tuple[str, float, int]] = []
-    kind, charsmap, prefix, collapse = 1, b"", True, True
+    kind, charsmap, prefix, collapse, found = 1, b"", True, True, set[int]()
     for field, value in _fields(data):
+        found.add(field)
         if field == 1:  # SentencePiece: piece, score, type
             part = dict(_fields(value))
             pieces.append((part[1].decode(), *struct.unpack("<f", part.get(2, bytes(4))), int(part.get(3, NORMAL))))
@@ -66,13 +68,16 @@ def _parse(data: bytes, path: Path) -> Pieces:
         elif field == 3:  # NormalizerSpec
             part = dict(_fields(value))
             charsmap, prefix, collapse = part.get(2, b""), bool(part.get(3, 1)), bool(part.get(4, 1))
-    if not any(t == UNKNOWN for _, _, t in pieces):
-        raise QkvError("{path}: found {pieces} pieces and none for unknown text: not a sentencepiece model, or cut "
-                       "short", path=path, pieces=len(pieces))
+    if not any(t == UNKNOWN for _, _, t in pieces) or not {2, 3} <= found:  # the specs come behind the pieces
+        raise QkvError("{path}: found {pieces} pieces, and none for unknown text or no specs behind them: not a "
+                       "sentencepiece model, or cut short", path=path, pieces=len(pieces))
     if kind not in KINDS:
         raise QkvError("{path}: a sentencepiece model of kind {kind}, expected 1 (unigram) or 2 (BPE)", path=path,
                        kind=kind)
     names, scores, types = zip(*pieces, strict=True)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise QkvError("{path}: the piece {piece!r} is in it twice", path=path, piece=twice)
     return Pieces(names, scores, types, KINDS[kind], charsmap, prefix, collapse)
 
 

@@ -89,7 +89,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 def read_run(directory: Path, name: str = "") -> Summary:
     """The summary of the run in a directory; a log that a crash cut off is read up to there."""
-    events = [e for e in read_events(directory / LOG) if isinstance(e, dict) and "kind" in e]
+    events = read_events(directory / LOG)
     steps = [e for e in events if e["kind"] == "step"]
     ends = [e for e in events if e["kind"] == "end"]
     last = max((e.get("step", 0) for e in events), default=0)
@@ -141,10 +141,12 @@ def saved_tokens(directory: Path) -> int | None:
 
     try:
         if (parts := directory / FOLDER / "last.json").is_file():
-            return int(json.loads(parts.read_text(encoding="utf-8"))["progress"]["tokens"])
-        with safe_open(str(directory / FOLDER / "last.safetensors"), framework="pt") as file:
+            return int(read_object(parts)["progress"]["tokens"])
+        if not (whole := directory / FOLDER / "last.safetensors").is_file():
+            return None
+        with safe_open(str(whole), framework="pt") as file:
             return int(json.loads((file.metadata() or {}).get("state", ""))["progress"]["tokens"])
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -14,7 +14,9 @@ from qkv.data.bad_rows import dry_run
 from qkv.data.kind import find_kind
 from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError, nearest
+from qkv.families import Config
 from qkv.hub import spec_of
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.options import flatten, nest, replace_from_dict
 from qkv.spec import Spec
@@ -92,12 +94,12 @@ def from_run(directory: Path, words: Iterable[str] = (), *, recipe: bool = False
     """
     file = directory / SETTINGS
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = read_json(file)
         values, name = {key: kept[key] for key in (*OWN_PARTS, *PLAIN) if key in kept}, str(kept["name"])
     except (ValueError, TypeError, KeyError) as e:
         raise QkvError("{path}: cannot be read: {e}", path=file, e=e) from None
     why = Message("chosen when the run began")
-    choices = tuple(Choice(key, value, why) for key, value in kept.get("chosen", {}).items())
+    choices = tuple(Choice(key, value, why) for key, value in Config(kept, str(file)).part("chosen").values.items())
     return replace(make_run(values, words, file, Path(), recipe=recipe), name=name, choices=choices)
 
 

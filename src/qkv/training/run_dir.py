@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from qkv.errors import QkvError
 from qkv.files import MARK, to_json_value, write_failure, write_text_file
+from qkv.json_files import read_json, read_text
 from qkv.messages import Message
 from qkv.options import flatten
 
@@ -69,8 +70,10 @@ def lock_directory(folder: Path) -> Iterator[None]:
         QkvError: another process holds it; the message gives its number.
     """
     path, who, lock = folder / "lock", "", FileLock(folder / "lock")
-    with suppress(OSError):
-        who = path.read_text(encoding="utf-8").strip()
+    for odd in (p for p in folder.rglob("*") if p.exists() and not p.is_file() and not p.is_dir()):
+        raise QkvError("{path}: is a pipe or a device, expected a file of a run", path=odd)
+    with suppress(QkvError):
+        who = read_text(path).strip()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
@@ -109,11 +112,9 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object that a run wrote; an empty one where it is not there or broken."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with suppress(OSError, QkvError):
+        return read_json(path)
+    return {}
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -150,16 +151,24 @@ def open_log(path: Path | None, report: Report | None) -> Report:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a log; a half line, from a crash, is left out."""
+    """The events of a log; a half line, from a crash, is left out, and what is no event."""
     if not path.is_file():
         return []
     found: list[Event] = []
     for raw in path.read_bytes().splitlines():  # a text would end lines at U+2028 too, and a crash may halve a letter
-        try:
-            found.append(json.loads(raw.decode("utf-8")))
-        except ValueError:
-            continue
+        with suppress(ValueError, RecursionError):
+            event = json.loads(raw.decode("utf-8"))
+            found += [event] if is_event(event) else []
     return found
+
+
+def is_event(row: Any) -> bool:
+    """Whether a line of a log is an event: its kind, its step, and what every event may have."""
+    if not (isinstance(row, dict) and isinstance(row.get("kind"), str) and type(row.get("step", 0)) is int):
+        return False
+    numbers = (row.get(key) for key in ("seconds", "tokens", "tokens_per_second", "loss", "of", "lr"))
+    return (all(n is None or type(n) in (int, float) for n in numbers) and isinstance(row.get("why", ""), str)
+            and isinstance(row.get("metrics") or {}, dict))
 
 
 def truncate(path: Path, step: int) -> None:

@@ -1,7 +1,6 @@
 """One run from start to end: assembled, trained, tested and saved to a directory from which it can resume."""
 
 import dataclasses
-import json
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from typing import Any
 
 from qkv.data.cache import hear_progress
 from qkv.errors import QkvError
+from qkv.families import Config
 from qkv.files import write_text_file
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import nest, replace_from_dict
@@ -109,8 +110,8 @@ def train_assembly(
 
 def recall_choices(run: Run, directory: Path) -> Run:
     """The run with what was chosen when it began, as a second choice depends on how fast the machine is by then."""
-    begun = json.loads((directory / run_dir.SETTINGS).read_text(encoding="utf-8"))
-    kept, held = begun.get("chosen", {}), begun.get("data", {}).get("valid")
+    begun = Config(read_json(directory / run_dir.SETTINGS), str(directory / run_dir.SETTINGS))
+    kept, held = begun.part("chosen").values, begun.part("data").values.get("valid")
     if "data.valid" in [c.key for c in run.choices] and held != run.data.valid:  # type: ignore[union-attr]
         raise QkvError("{directory}: this run began with data.valid={held}; add that, or resume it by its folder: "
                        "qkv train {directory} --resume", directory=directory, held=held)

@@ -4,7 +4,6 @@ loop.py calls `begin`, `prepare` and `after`; what is read at a step comes in as
 reads the files.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from qkv.messages import Message
 from qkv.training import checkpoint, optim
 from qkv.training.probes.records import FORMAT, describe_weights, write_json
 from qkv.training.run import ProbeSettings
-from qkv.training.run_dir import Report
+from qkv.training.run_dir import Report, read_object
 
 Reading = tuple[Any, dict[str, Tensor]]  # JSON, and arrays by name
 Readings = Mapping[str, Callable[[], Reading]]
@@ -60,10 +59,10 @@ class Recorder:
     def read_earlier(self, step: int) -> list[dict[str, Any]]:
         """The rows of the index that an earlier part of the run wrote, up to a step, if their files are there."""
         try:
-            found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
+            found = read_object(self.folder / "index.json")
             rows = [row for row in found["steps"] if (self.folder / FILE.format(row["step"])).is_file()]
             return [row for row in rows if row["step"] <= step] if found["format"] == FORMAT else []
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return []
 
     def write_index(self) -> None:

@@ -21,6 +21,7 @@ from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.files import write_text_file
+from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.training import run_dir
 from qkv.training.losses import states
@@ -74,9 +75,9 @@ def find_recorded_runs(folder: Path | str) -> list[Path]:
 def read_requests(folder: Path) -> tuple[str, ...]:
     """The texts asked for in a folder of records; none where the file is not there or not whole."""
     try:
-        found = json.loads((folder / REQUESTS_FILE).read_text(encoding="utf-8"))["texts"]
+        found = run_dir.read_object(folder / REQUESTS_FILE)["texts"]
         return tuple(str(text) for text in found[:REQUESTS])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return ()
 
 
@@ -89,6 +90,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def open_record(path: Path) -> Iterator[Any]:
     """A safetensors file while it is read; a QkvError where it is broken or gone."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("a directory, a pipe or a device")
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (OSError, SafetensorError, json.JSONDecodeError) as e:
@@ -131,13 +134,15 @@ class ProbeLog:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory, self.folder = Path(directory), Path(directory) / FOLDER
-        try:
-            found = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
-        except OSError:
+        if not (self.folder / "index.json").exists():
             raise QkvError("{directory}: this run recorded nothing during training; train with watch.times=40, such "
-                           "as qkv train demo watch.times=40", directory=self.directory) from None
-        except ValueError as e:
-            raise QkvError("{folder}: not JSON ({e})", folder=self.folder / "index.json", e=e) from None
+                           "as qkv train demo watch.times=40", directory=self.directory)
+        found = read_json(self.folder / "index.json")
+        lists = [found.get("steps"), found.get("matrices")]
+        rows = [row for some in lists for row in (some if isinstance(some, list) else [None])]
+        if not all(isinstance(row, dict) for row in rows):
+            raise QkvError("{folder}: expected steps and matrices, a list of objects each",
+                           folder=self.folder / "index.json")
         if found.get("format") != FORMAT:
             raise QkvError("{folder}: records of format {format}, expected {format2}", folder=self.folder,
                            format=found.get("format"), format2=FORMAT)

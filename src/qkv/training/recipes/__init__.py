@@ -73,7 +73,8 @@ def is_of_recipe(directory: Path) -> bool:
     kept = read_object(directory / SETTINGS)
     file = FOLDER / f"{kept.get('name')}.toml"
     told = tomllib.loads(file.read_text(encoding="utf-8")).get("data", {}) if file.is_file() else {}
-    return bool(told) and all(kept.get("data", {}).get(key) == value for key, value in told.items())
+    data = kept.get("data")
+    return bool(told) and isinstance(data, dict) and all(data.get(key) == value for key, value in told.items())
 
 
 def train(
