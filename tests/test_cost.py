@@ -154,10 +154,11 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
         for block in stack.blocks if stack else ():
             mask, at = block.attn.mask, block.attn
             window = mask.window or 99
-            hidden = sum(j > i or i - j >= window for i in range(16) for j in range(16))
+            cells = [(i, j) for i in range(16) for j in range(16)]
+            hidden = sum((j > i and mask.kind != "full") or abs(i - j) >= window for i, j in cells)
             pair = 4 * at.heads * at.head_dim if isinstance(at, Attention) else 2 * at.heads * (
                 at.nope_head_dim + at.rotary.dim + at.value_dim)  # fmt: skip
-            unseen += hidden * pair if mask.kind != "full" else 0
+            unseen += hidden * pair
     found = count(spec).flops_per_token(tokens).prefill * tokens
     assert abs(counted(spec, tokens) - unseen - found) <= tokens * len(spec.stack.blocks)  # whole numbers are cut
 

@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
 SLACK = 1.05
 BUDGETS = {
-    "spec.py": 290,
+    "spec.py": 300,
     "core/model.py": 330,
     "core/attention.py": 240,
     "core/latent.py": 140,
@@ -25,11 +25,11 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 285, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 150, "json_files": 39, "core": 983,
-    "gguf_file": 209, "families": 1851, "checkpoints": 1013, "tokenizers": 1262, "data": 2353,
+    "spec": 287, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 150, "json_files": 39, "core": 990,
+    "gguf_file": 209, "families": 1786, "checkpoints": 1013, "tokenizers": 1259, "data": 2353,
     "adapt": 236, "sampling": 100,
-    "cost": 185, "devices": 47, "plots": 479, "baselines": 223, "chat": 387, "generation": 549, "lens": 2156,
-    "specialize": 1479, "tasks": 1040, "model": 141, "hub": 154, "training": 5553, "explore": 2314, "labs": 3544,
+    "cost": 187, "devices": 47, "plots": 479, "baselines": 223, "chat": 387, "generation": 549, "lens": 2162,
+    "specialize": 1486, "tasks": 1040, "model": 141, "hub": 154, "training": 5553, "explore": 2317, "labs": 3544,
     "cli": 2612, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size

@@ -108,15 +108,17 @@ def count_pair(s: parts.Attention | parts.Latent) -> tuple[int, int]:
 
 
 def keys(mask: parts.Mask, query: int, context: int) -> int:
-    """How many keys the query at a position sees: all or those up to itself, less what lies before its window."""
+    """How many keys the query at a position sees: all or those up to itself, less what lies outside its window."""
+    if mask.kind == "full" and mask.window:
+        return min(context, query + mask.window) - max(0, query + 1 - mask.window)
     return (context if mask.kind in ("full", "memory") else query + 1) - max(0, query + 1 - (mask.window or query + 1))
 
 
 def pairs(mask: parts.Mask, context: int) -> int:
-    """How many pairs of query and key a whole context sees: a square or a triangle, less the corner before a window."""
+    """How many pairs of query and key a context sees: a square or a triangle, less the corners outside a window."""
     whole = context * context if mask.kind in ("full", "memory") else context * (context + 1) // 2
     corner = max(0, context - (mask.window or context))
-    return whole - corner * (corner + 1) // 2
+    return whole - corner * (corner + 1) // 2 * (2 if mask.kind == "full" else 1)
 
 
 def width(dtype: str) -> int:
@@ -169,7 +171,7 @@ def name_part(name: str, owner: nn.Module) -> str:
     """Which part of the model a parameter belongs to."""
     if isinstance(owner, Norm):
         return "norms"
-    if isinstance(owner, nn.Embedding):
+    if isinstance(owner, nn.Embedding) or "embed_project" in name:
         return "embedding"
     if name.startswith(("head.", "labels.")):
         return "head"

@@ -98,8 +98,9 @@ class Relative:
 class Mask:
     """Which keys a query may attend to: all, the past, a free prefix and the past, or the encoder's memory.
 
-    `window` counts the newest keys that a query may see, itself included. With `alibi_heads` the scores of as many
-    heads fall with the distance of the key, each by a slope of its own (ALiBi, Press et al. 2022).
+    `window` counts the newest keys that a query may see, itself included; a full mask opens as many ahead. With
+    `alibi_heads` the scores of as many heads fall with the distance of the key, each by a slope of its own (ALiBi,
+    Press et al. 2022).
     """
 
     kind: Literal["full", "causal", "prefix", "memory"]
@@ -222,8 +223,10 @@ class Block:
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
     sub-layer is `ffn`, or `moe` for a mixture of experts. A `deepnorm` residual adds to what the sub-layer reads,
-    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
-    Both sub-layers of a parallel residual read what "one" norm gives (Wang & Komatsuzaki 2021), or "each" has its own.
+    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer); a
+    `scaled` one scales what is added: x + residual_scale·out(f(in(x))) (Yang et al. 2023). Both sub-layers of a
+    parallel residual read what "one" norm gives (Wang & Komatsuzaki 2021), or "each" has its own; "second" leaves the
+    first without, after a normed embedding (Warner et al. 2024).
     """
 
     attn: Attention | Latent
@@ -232,11 +235,11 @@ class Block:
     norm_in: Norm | None = None
     norm_out: Norm | None = None
     norm_sum: Norm | None = None
-    residual: Literal["serial", "parallel", "deepnorm", "none"] = "serial"
+    residual: Literal["serial", "parallel", "deepnorm", "scaled", "none"] = "serial"
     dropout: float = 0.0
     moe: Experts | None = None
     residual_scale: float = 1.0
-    norms: Literal["each", "one"] = "each"
+    norms: Literal["each", "one", "second"] = "each"
 
     def __post_init__(self) -> None:
         if (self.ffn is None) == (self.moe is None):
@@ -251,8 +254,9 @@ class Block:
 class Stack:
     """A tower of blocks over one sequence, with what is added to its embeddings and what norms its end.
 
-    `context` bounds the sequence where no table of positions does. `segments` counts the kinds of text that an
-    embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
+    Embeddings of `embed_width` numbers are projected to the width (Lan et al. 2020, section 3.1); the head's `dense`
+    goes back. `context` bounds the sequence where no table of positions does. `segments` counts the kinds of text that
+    an embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
     """
 
     width: int
@@ -265,6 +269,7 @@ class Stack:
     context: int | None = None
     segments: int = 0
     relative: Relative | None = None
+    embed_width: int | None = None
 
     @cached_property
     def longest(self) -> int | None:
@@ -274,10 +279,11 @@ class Stack:
 
 @dataclass(frozen=True)
 class Dense:
-    """A square layer before an output projection: linear, activation, norm."""
+    """A square layer before an output projection: linear (with or without `bias`), activation, norm."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
     norm: Norm | None = None
+    bias: bool = True
 
 
 @dataclass(frozen=True)

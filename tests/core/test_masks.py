@@ -21,7 +21,7 @@ def why(rule: Mask, q: int, k: int, real: bool, same: bool, free: int) -> str:
         return "future"
     if not real:
         return "padding"
-    if rule.window is not None and q - k >= rule.window:
+    if rule.window is not None and (q - k >= rule.window or (rule.kind == "full" and k - q >= rule.window)):
         return "window"
     return "seen" if same else "other document"
 

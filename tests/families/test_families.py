@@ -21,7 +21,8 @@ pytest.importorskip("transformers")
 
 KNOWN = sorted(model_dir.modules())
 FAMILIES = [f for f in KNOWN if oracles.draw(f, 0) is not None]  # the others: test_papers.py
-IN_DOUBLE = ("gpt2", "bert", "bart", "openai_gpt")  # transformers computes these in the precision that it is given
+# transformers computes these in the precision that it is given
+IN_DOUBLE = ("gpt2", "bert", "roberta", "distilbert", "electra", "bart", "openai_gpt")
 NUMBERS = [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20))]
 every = pytest.mark.parametrize("family", FAMILIES)
 

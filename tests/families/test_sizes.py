@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 PEERLESS = {"chatglm", "glm_blank", "gpt3", "gpt4", "palm"}  # transformers has no such model: see test_papers.py
 NAMED = [f"{family}:{size}" for family, module in sorted(model_dir.modules().items()) for size in module.SIZES]
+MASKED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"}
 PUBLISHED = {
     "gpt2:124m": 124_439_808, "gpt2:355m": 354_823_168, "gpt2:774m": 774_030_080, "gpt2:1.5b": 1_557_611_200,
     "llama:7b": 6_738_415_616, "llama:2-70b": 68_976_648_192, "llama:3-8b": 8_030_261_248,
@@ -36,7 +37,7 @@ def theirs(config: dict[str, Any]) -> int:
     """transformers' own count of a config's model, without what it computes or stores twice."""
     known = transformers.AutoConfig.for_model(**{"pad_token_id": 0} | config)
     kind = ("AutoModelForSeq2SeqLM" if known.is_encoder_decoder else
-            "AutoModelForMaskedLM" if known.model_type == "bert" else "AutoModelForCausalLM")  # fmt: skip
+            "AutoModelForMaskedLM" if known.model_type in MASKED else "AutoModelForCausalLM")  # fmt: skip
     with torch.device("meta"):
         model = getattr(transformers, kind).from_config(known)
     computed = sum(p.numel() for n, p in model.named_parameters() if not p.requires_grad and "embed_positions" in n)

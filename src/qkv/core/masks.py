@@ -42,7 +42,8 @@ def find_blocked(rule: spec.Mask, at: MaskContext) -> Iterator[tuple[str, Tensor
     if at.padding_mask is not None:
         yield "padding", ~at.padding_mask[:, None, :].expand(-1, len(at.q_pos), -1)
     if rule.window is not None:
-        yield "window", (ahead <= -rule.window)[None]
+        far = ahead.abs() if rule.kind == "full" else -ahead
+        yield "window", (far >= rule.window)[None]
     if at.document_ids is not None:
         yield "other document", at.document_ids[:, at.q_pos, None] != at.document_ids[:, None, :]
 

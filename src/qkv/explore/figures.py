@@ -214,6 +214,9 @@ def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
         yield from (row for start in last for row in boxes(weights, start))
         yield from boxes(weights, f"{slot}_out.")
         times = f" × {spec.residual_scale:g}" if spec.residual_scale != 1.0 else ""
+        if spec.residual == "scaled":
+            yield [(times.strip(), False)]
+            times = ""
         if spec.residual != "none":
             yield [(s.say("⊕ residual") + times, False)]
         yield from boxes(weights, f"{slot}_sum.")

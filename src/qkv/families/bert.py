@@ -1,5 +1,6 @@
 """BERT: a post-norm encoder with token types (Devlin et al. 2018), and heads for masked words, pairs and texts."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from qkv.families import Config, count_labels, gpt2, name_labels, read_architecture
@@ -12,8 +13,8 @@ HEADS = {"BertForMaskedLM": "words", "BertForPreTraining": "words and pairs", "B
          "BertModel": "none"}
 
 
-def spec(c: Config) -> Spec:
-    """The spec that a BERT config describes."""
+def spec(c: Config, heads_of: Mapping[str, str] = HEADS) -> Spec:
+    """The spec that a BERT config describes; derived families name their own architectures (`heads_of`)."""
     c = c.with_defaults(**SIZES["base"])
     width, heads = c.size("hidden_size"), c.size("num_attention_heads")
     drop, norm = c.share("hidden_dropout_prob", 0.1), Norm("layer", c.number("layer_norm_eps", 1e-12))
@@ -21,7 +22,7 @@ def spec(c: Config) -> Spec:
         c.fixed(key, usual)
     mask, dim, attn_drop = Mask("full"), width // heads, c.share("attention_probs_dropout_prob", 0.1)
     attn = Attention(heads=heads, groups=heads, head_dim=dim, mask=mask, bias=True, out_bias=True, dropout=attn_drop)
-    activation, kind = c.choice("hidden_act", ACTIVATIONS, "gelu"), read_architecture(c, HEADS)
+    activation, kind = c.choice("hidden_act", ACTIVATIONS, "gelu"), read_architecture(c, heads_of)
     ffn = Ffn(width=c.size("intermediate_size"), activation=activation, bias=True)
     blocks = (Block(attn, ffn, norm_sum=norm, dropout=drop),) * c.layers("num_hidden_layers")
     table, segments = Table("learned", size=c.size("max_position_embeddings", 512)), c.size("type_vocab_size", 2)
@@ -38,12 +39,12 @@ def spec(c: Config) -> Spec:
     return Spec(vocabulary=c.size("vocab_size"), encoder=stack, head=head, init=init, labels=labels)
 
 
-def config(s: Spec) -> dict[str, Any]:
+def config(s: Spec, name: str = "bert", heads_of: Mapping[str, str] = HEADS) -> dict[str, Any]:
     """The BERT config of a spec; reading it back shows what BERT cannot express."""
     stack, block = s.encoder, s.encoder.blocks[0]
     kind = ("words and pairs" if s.labels else "words") if s.head else "texts" if s.labels else "none"
     said = {
-        "architectures": [next(name for name, k in HEADS.items() if k == kind)], "model_type": "bert",
+        "architectures": [next(type_ for type_, k in heads_of.items() if k == kind)], "model_type": name,
         "vocab_size": s.vocabulary, "hidden_size": stack.width, "num_hidden_layers": len(stack.blocks),
         "num_attention_heads": block.attn.heads, "intermediate_size": block.ffn.width,
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],

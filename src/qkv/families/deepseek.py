@@ -87,16 +87,23 @@ def config(s: Spec) -> dict[str, Any]:
     if attn.scale and turn.scaling:
         by = (attn.scale * (attn.nope_head_dim + turn.dim) ** 0.5) ** 0.5
         said["rope_parameters"]["mscale_all_dim"] = round((by - 1) / (0.1 * math.log(turn.scaling.factor)), 9)
-    return said | {
+    return said | expert_config(moe) | {
         "model_type": TYPES[not v3], "q_lora_rank": attn.q_rank, "kv_lora_rank": attn.kv_rank,
         "qk_nope_head_dim": attn.nope_head_dim, "qk_rope_head_dim": turn.dim, "v_head_dim": attn.value_dim,
         "rope_interleave": turn.pairs == "interleaved", "first_k_dense_replace": len(dense),
-        "moe_intermediate_size": moe.expert.width,
-        "n_routed_experts": moe.num_experts, "num_experts_per_tok": moe.top_k,
+        "scoring_func": moe.score,
+        "topk_method": "noaux_tc" if v3 else "greedy" if moe.groups == 1 else "group_limited_greedy",
+    }
+
+
+def expert_config(moe: Experts) -> dict[str, Any]:
+    """The keys of a config that describe the experts of one layer."""
+    return {
+        "moe_intermediate_size": moe.expert.width, "n_routed_experts": moe.num_experts,
+        "num_experts_per_tok": moe.top_k,
         "n_shared_experts": moe.shared.width // moe.expert.width if moe.shared else 0,
         "n_group": moe.groups, "topk_group": moe.topk_groups, "routed_scaling_factor": moe.scale,
-        "norm_topk_prob": moe.weights == "sum to one", "scoring_func": moe.score,
-        "topk_method": "noaux_tc" if v3 else "greedy" if moe.groups == 1 else "group_limited_greedy",
+        "norm_topk_prob": moe.weights == "sum to one",
     }
 
 
@@ -120,14 +127,16 @@ SIZES = {
     ),
 }
 
-NAMES = f"""{llama.NAMES}
+EXPERTS = """
+layers.*.moe.router                    [model.]layers.*.mlp.gate
+layers.*.moe.bias                      [model.]layers.*.mlp.gate.e_score_correction_bias
+layers.*.moe.{gate,up,down}            [model.]layers.*.mlp.experts.#.{gate_proj,up_proj,down_proj}     stack
+layers.*.moe.shared.{gate,up,down}     [model.]layers.*.mlp.shared_experts.{gate_proj,up_proj,down_proj}
+"""
+NAMES = f"""{llama.NAMES}{EXPERTS}
 layers.*.attn.{{q_down,q_norm,q_up}}     [model.]layers.*.self_attn.{{q_a_proj,q_a_layernorm,q_b_proj}}
 layers.*.attn.{{kv_down,kv_norm}}        [model.]layers.*.self_attn.{{kv_a_proj_with_mqa,kv_a_layernorm}}
 layers.*.attn.kv_up                    [model.]layers.*.self_attn.kv_b_proj
-layers.*.moe.router                    [model.]layers.*.mlp.gate
-layers.*.moe.bias                      [model.]layers.*.mlp.gate.e_score_correction_bias
-layers.*.moe.{{gate,up,down}}            [model.]layers.*.mlp.experts.#.{{gate_proj,up_proj,down_proj}}     stack
-layers.*.moe.shared.{{gate,up,down}}     [model.]layers.*.mlp.shared_experts.{{gate_proj,up_proj,down_proj}}
 """
 
 IGNORE = llama.IGNORE | {

@@ -205,7 +205,11 @@ def add_embedding(book: Ledger, at: Spot) -> Tensor:
             x = x + book.add(f"{dot}embed.blank", stack.blanks.weight[place.blank[at.row, at.pos]])
     if s.segments:
         x = x + book.add(f"{dot}embed.segment", stack.segments.weight[place.segment[at.row, at.pos]])
-    return book.norm(stack.embed_norm, x)
+    x = book.norm(stack.embed_norm, x)
+    if s.embed_width:
+        project = stack.embed_project
+        x = to_float64(project.weight) @ x + book.add(f"{dot}embed.project.bias", project.bias)
+    return x
 
 
 def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:
@@ -220,6 +224,7 @@ def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:
     for part in ("attn", "cross", "ffn") if s.cross else ("attn", "ffn"):
         update = add_ffn(book, block, at) if part == "ffn" else add_heads(book, getattr(block, part), at)
         update = book.norm(getattr(block, f"{part}_out"), update)
+        update = update * s.residual_scale if s.residual == "scaled" else update
         x = book.norm(getattr(block, f"{part}_sum"), update if s.residual == "none" else x + update)
     return x
 
@@ -260,7 +265,8 @@ def form_logit(book: Ledger, head: nn.Linear, x: Tensor, first: int, second: int
         if s.dense:
             assert isinstance(head.dense, Dense)
             linear = head.dense.linear
-            x = to_float64(linear.weight) @ x + book.add("head.dense.linear.bias", linear.bias)
+            x = to_float64(linear.weight) @ x
+            x = x if linear.bias is None else x + book.add("head.dense.linear.bias", linear.bias)
             was = x.detach()
             x = x * torch.where(was == 0, 0.0, ACTIVATIONS[s.dense.activation](was) / was)
             x = book.norm(head.dense.norm, x)

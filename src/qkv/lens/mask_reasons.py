@@ -75,7 +75,7 @@ def classify_hidden(hidden: Tensor, kind: str, window: int | None) -> Tensor:
         future = (ahead > 0) & (torch.arange(hidden.shape[1]) > (int(opened.max()) if len(opened) else -1))
     cells = torch.full_like(hidden, REASONS.index("other document"), dtype=torch.uint8)
     if window is not None:
-        cells[ahead <= -window] = REASONS.index("window")
+        cells[(ahead.abs() if kind == "full" else -ahead) >= window] = REASONS.index("window")
     cells[padding] = REASONS.index("padding")
     cells[future] = REASONS.index("future")
     return cells.masked_fill(~hidden, 0)

@@ -75,7 +75,8 @@ class Program(Classes):
         expert = isinstance(s, parts.Block) and s.moe and any(b.ffn for b in blocks)
         attn = s.attn if isinstance(s, parts.Block) else s
         local = isinstance(attn, parts.Attention) and attn.mask.window and any(not b.attn.mask.window for b in blocks)
-        return "Local" * bool(local) + "Expert" * bool(expert) + super().name_role(path, module)
+        nope = isinstance(attn, parts.Attention) and not attn.rotary and any(b.attn.rotary for b in blocks)
+        return "Nope" * bool(nope) + "Local" * bool(local) + "Expert" * bool(expert) + super().name_role(path, module)
 
     # ---- what differs from the core ------------------------------------------------------------------------------
 

@@ -29,10 +29,7 @@ CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without To
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
     "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
 }
-OTHERS: dict[str, Kind] = {  # model types that have no family here, for directories that name no class
-    "gptj": "bytes", "roberta": "bytes-framed", "distilbert": "pieces", "electra": "pieces",
-    "xlm-roberta": "sentence-offset",
-}
+OTHERS: dict[str, Kind] = {"gptj": "bytes"}  # model types without a family here, for directories that name no class
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"

@@ -1,0 +1,56 @@
+"""SmolLM3: LLaMA in which every fourth layer turns no positions (NoPE, Yang et al. 2025, arXiv 2501.18795)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from qkv.families import Config, llama
+from qkv.messages import Message
+from qkv.spec import Block, Mask, Spec
+
+TYPES = ("smollm3",)
+DEFAULTS = {
+    "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32_768, "rope_theta": 2e6,
+    "tie_word_embeddings": True,
+}
+
+
+def spec(c: Config) -> Spec:
+    """The spec that a SmolLM3 config describes."""
+    s = llama.spec(c.with_defaults(**DEFAULTS))
+    layers, nth = len(s.stack.blocks), c.size("no_rope_layer_interval", 4)
+    bits: Callable[[Any], bool] = lambda v: (  # noqa: E731
+        isinstance(v, list) and set(map(repr, v)) <= {"0", "1"} and len(v) >= layers)
+    wanted = Message("a list of 1 (turned) and 0 (not), one for each of {layers} layers", layers=layers)
+    turned = c.value("no_rope_layers", None, wanted, bits) or [int((i + 1) % nth != 0) for i in range(layers)]
+    window, windowed = c.count("sliding_window", None), c.flag("use_sliding_window", False)
+    window = window if windowed else None
+    usual = ["sliding_attention" if window and not turned[i] else "full_attention" for i in range(layers)]
+    kinds = c.texts("layer_types", None, length=layers) or usual
+    known = {"full_attention": Mask("causal")} | ({"sliding_attention": Mask("causal", window)} if window else {})
+    if odd := [kind for kind in kinds if kind not in known]:
+        raise c.error("layer_types", odd[0], Message("full_attention, or sliding_attention with use_sliding_window"))
+
+    def change_turn(i: int, b: Block) -> Block:
+        turn = b.attn.rotary if turned[i] else None
+        return replace(b, attn=replace(b.attn, rotary=turn, mask=known[kinds[i]]))
+
+    return llama.map_blocks(s, change_turn)
+
+
+def config(s: Spec) -> dict[str, Any]:
+    """The SmolLM3 config of a spec; reading it back shows what SmolLM3 cannot express."""
+    blocks: Any = s.stack.blocks
+    turned = next(b for b in blocks if b.attn.rotary)
+    windows = [b.attn.mask.window for b in blocks]
+    return llama.config(llama.map_blocks(s, lambda *_: turned), "SmolLM3") | {
+        "no_rope_layers": [int(b.attn.rotary is not None) for b in blocks], "use_sliding_window": any(windows),
+        "sliding_window": next(filter(None, windows), None),
+        "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],
+    }
+
+
+SIZES = {"3b": DEFAULTS | {"max_position_embeddings": 65_536, "rope_theta": 5e6}}
+NAMES = llama.NAMES
+IGNORE = llama.IGNORE | {"max_window_layers": "layer_types says which layers see a window"}
