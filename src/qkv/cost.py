@@ -171,7 +171,7 @@ def name_part(name: str, owner: nn.Module) -> str:
     """Which part of the model a parameter belongs to."""
     if isinstance(owner, Norm):
         return "norms"
-    if isinstance(owner, nn.Embedding):
+    if isinstance(owner, nn.Embedding) or "embed_project" in name:
         return "embedding"
     if name.startswith(("head.", "labels.")):
         return "head"

@@ -223,13 +223,10 @@ class Block:
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
     sub-layer is `ffn`, or `moe` for a mixture of experts. A `deepnorm` residual adds to what the sub-layer reads,
-<<<<<<< HEAD
     scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer); a
-    `scaled` one scales what is added: x + residual_scale·out(f(in(x))) (Granite, MiniCPM).
-=======
-    scaled: residual_scale·in(x) + f(in(x)) (DeepNorm, Wang et al. 2022, with the norm moved to the next sub-layer).
-    Both sub-layers of a parallel residual read what "one" norm gives (Wang & Komatsuzaki 2021), or "each" has its own.
->>>>>>> famA
+    `scaled` one scales what is added: x + residual_scale·out(f(in(x))) (Yang et al. 2023). Both sub-layers of a
+    parallel residual read what "one" norm gives (Wang & Komatsuzaki 2021), or "each" has its own; "second" leaves the
+    first without, after a normed embedding (Warner et al. 2024).
     """
 
     attn: Attention | Latent
@@ -242,7 +239,7 @@ class Block:
     dropout: float = 0.0
     moe: Experts | None = None
     residual_scale: float = 1.0
-    norms: Literal["each", "one"] = "each"
+    norms: Literal["each", "one", "second"] = "each"
 
     def __post_init__(self) -> None:
         if (self.ffn is None) == (self.moe is None):
@@ -257,8 +254,9 @@ class Block:
 class Stack:
     """A tower of blocks over one sequence, with what is added to its embeddings and what norms its end.
 
-    `context` bounds the sequence where no table of positions does. `segments` counts the kinds of text that an
-    embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
+    Embeddings of `embed_width` numbers are projected to the width (Lan et al. 2020, section 3.1); the head's `dense`
+    goes back. `context` bounds the sequence where no table of positions does. `segments` counts the kinds of text that
+    an embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
     """
 
     width: int
@@ -271,6 +269,7 @@ class Stack:
     context: int | None = None
     segments: int = 0
     relative: Relative | None = None
+    embed_width: int | None = None
 
     @cached_property
     def longest(self) -> int | None:

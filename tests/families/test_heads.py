@@ -17,8 +17,10 @@ transformers = pytest.importorskip("transformers")
 
 
 HEADS = [("bert", "pairs"), ("bert", "texts"), ("roberta", "texts"), ("distilbert", "texts"),
+         ("electra", "texts"), ("modernbert", "texts"),
          ("openai_gpt", "texts"), ("openai_gpt", "choices"), ("bart", "texts"), ("mbart", "texts")]  # fmt: skip
-BARE = [("bert", "bare"), ("roberta", "bare"), ("distilbert", "bare"), ("openai_gpt", "bare"), ("bart", "bare")]
+BARE = [("bert", "bare"), ("roberta", "bare"), ("distilbert", "bare"), ("electra", "bare"), ("modernbert", "bare"),
+        ("electra", "verdicts"), ("openai_gpt", "bare"), ("bart", "bare")]
 
 
 def batch(oracle, seed):
@@ -72,7 +74,8 @@ def test_label_logits_equal_transformers_and_go_back(family, head, seed, tmp_pat
     model.save(tmp_path / "ours")
     assert torch.equal(theirs(type(oracle).from_pretrained(tmp_path / "ours").eval(), at), want)
     exact = oracle.double()
-    assert (ours(model.core.double(), at) - theirs(exact, at)).abs().max() <= 1e-9
+    room = 1e-5 if family == "modernbert" else 1e-9  # transformers turns positions in fp32
+    assert (ours(model.core.double(), at) - theirs(exact, at)).abs().max() <= room
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
@@ -80,7 +83,7 @@ def test_a_fault_in_a_head_shows(family, head, tmp_path):
     oracle = oracles_bert.draw(family, 0, head)
     oracle.save_pretrained(tmp_path)
     core, at = hub.load(tmp_path).core, batch(oracle, 0)
-    other = {"first": "last", "last": "first"}[core.spec.labels.token]
+    other = {"first": "last", "last": "first", "mean": "first"}[core.spec.labels.token]
     object.__setattr__(core.labels.spec, "token", other)
     assert (ours(core, at) - theirs(oracle, at)).abs().max() > 1e-2
 
@@ -96,7 +99,7 @@ def test_states_of_a_bare_model_equal_transformers(family, head, tmp_path):
             want = oracle(at["ids"], at["real"].long(), decoder_input_ids=at["target"]).last_hidden_state
         else:
             got = model(at["ids"], padding=at["real"]).hidden[at["real"]]
-            want = oracle(at["ids"], at["real"].long()).last_hidden_state[at["real"]]
+            want = oracle.base_model(at["ids"], at["real"].long()).last_hidden_state[at["real"]]
     assert (got - want).abs().max() <= 1e-5 * max(1.0, want.std().item())
 
 

@@ -12,6 +12,10 @@ FAMILIES = {
     "roberta": {"words": "RobertaForMaskedLM", "texts": "RobertaForSequenceClassification", "bare": "RobertaModel"},
     "distilbert": {"words": "DistilBertForMaskedLM", "texts": "DistilBertForSequenceClassification",
                    "bare": "DistilBertModel"},
+    "electra": {"words": "ElectraForMaskedLM", "texts": "ElectraForSequenceClassification", "bare": "ElectraModel",
+                "verdicts": "ElectraForPreTraining"},
+    "modernbert": {"words": "ModernBertForMaskedLM", "texts": "ModernBertForSequenceClassification",
+                   "bare": "ModernBertModel"},
     "openai_gpt": {"words": "OpenAIGPTLMHeadModel", "texts": "OpenAIGPTForSequenceClassification",
                    "choices": "OpenAIGPTDoubleHeadsModel", "bare": "OpenAIGPTModel"},
     "bart": {"words": "BartForConditionalGeneration", "texts": "BartForSequenceClassification", "bare": "BartModel"},
@@ -47,6 +51,26 @@ def config(family: str, pick: random.Random, labels: int) -> Any:
         return transformers.DistilBertConfig(
             vocab_size=vocabulary, dim=heads * dim, n_layers=layers, n_heads=heads, hidden_dim=ffn,
             activation=pick.choice(("gelu", "relu")), max_position_embeddings=256, **ids,
+        )  # fmt: skip
+    if family == "modernbert":
+        bases = {kind: {"rope_type": "default", "rope_theta": pick.choice((1e4, 160_000.0))}
+                 for kind in ("full_attention", "sliding_attention")}
+        return transformers.ModernBertConfig(
+            vocab_size=vocabulary, hidden_size=heads * dim, num_hidden_layers=layers, num_attention_heads=heads,
+            intermediate_size=ffn, hidden_activation=pick.choice(("gelu", "silu")), norm_eps=pick.choice((1e-5, 1e-6)),
+            norm_bias=pick.random() < 0.5, attention_bias=pick.random() < 0.5, mlp_bias=pick.random() < 0.5,
+            local_attention=pick.choice((16, 18)), decoder_bias=pick.random() < 0.7, rope_parameters=bases,
+            classifier_pooling=pick.choice(("cls", "mean")), classifier_bias=pick.random() < 0.5,
+            layer_types=["full_attention" if i % pick.choice((2, 3)) == 0 else "sliding_attention"
+                         for i in range(layers)],
+            max_position_embeddings=256, cls_token_id=1, sep_token_id=2, **ids,
+        )  # fmt: skip
+    if family == "electra":
+        return transformers.ElectraConfig(
+            vocab_size=vocabulary, embedding_size=pick.choice((48, heads * dim)), hidden_size=heads * dim,
+            num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=ffn,
+            hidden_act=pick.choice(("gelu", "relu")), max_position_embeddings=256,
+            classifier_dropout=pick.choice((None, 0.2)), **ids,
         )  # fmt: skip
     if family in ("bert", "roberta"):
         ids["pad_token_id"] = 0 if family == "bert" else pick.choice((0, 1))  # RoBERTa counts positions from there

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 
-FAMILIES = ("smollm3", "glm4_moe", "m2m_100")
+FAMILIES = ("smollm3", "glm4_moe", "m2m_100", "granite", "cohere")
 WINDOW = 9  # as in oracles_moe.py
 
 
@@ -40,6 +40,26 @@ def smollm3(pick: random.Random) -> Any:
         **decoder(pick, pick.choice((32, 48))), mlp_bias=pick.random() < 0.5, rms_norm_eps=pick.choice((1e-5, 1e-6)),
         no_rope_layer_interval=pick.choice((2, 3)), use_sliding_window=pick.random() < 0.5, sliding_window=WINDOW,
     ))
+
+
+def granite(pick: random.Random) -> Any:
+    """Each of the four multipliers is 1 or another number."""
+    return transformers.GraniteForCausalLM(transformers.GraniteConfig(
+        **decoder(pick, pick.choice((32, 48))), mlp_bias=pick.random() < 0.5, rms_norm_eps=pick.choice((1e-5, 1e-6)),
+        embedding_multiplier=pick.choice((1.0, 12.0)), residual_multiplier=pick.choice((1.0, 0.22)),
+        attention_multiplier=pick.choice((0.125, 0.3)), logits_scaling=pick.choice((0.25, 0.5)),
+    ))
+
+
+def cohere(pick: random.Random) -> Any:
+    """Command R, or Command R7B, two of whose layers in three see a window."""
+    usual = decoder(pick, pick.choice((32, 48)))
+    common = {"layer_norm_eps": pick.choice((1e-5, 1e-6)), "logit_scale": pick.choice((0.5, 1.0, 2.0))}
+    if pick.random() < 0.5:
+        return transformers.CohereForCausalLM(transformers.CohereConfig(**usual, **common))
+    kinds = ["full_attention" if i % 3 == 1 else "sliding_attention" for i in range(usual["num_hidden_layers"])]
+    return transformers.Cohere2ForCausalLM(transformers.Cohere2Config(
+        **usual, **common, sliding_window=WINDOW, layer_types=kinds))
 
 
 def glm4_moe(pick: random.Random) -> Any:

@@ -1,5 +1,6 @@
 """Small models of every kind that the spec describes, with sizes that differ from one another so that mistakes show."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -121,6 +122,15 @@ def nearby() -> Spec:
     return Spec(97, encoder=Stack(48, blocks, final_norm=Norm("unbiased")), head=head)
 
 
+def narrow() -> Spec:
+    """An encoder with embeddings narrower than its states, a head that goes back, one norm less in its first layer."""
+    attn = Attention(2, 2, 32, Mask("full"), True, True)
+    block = Block(attn, Ffn(80, "gelu", bias=True), norm_in=Norm("layer"))
+    stack = Stack(48, (replace(block, norms="second"), block), Table("learned", 64), embed_norm=Norm("layer"),
+                  final_norm=Norm("layer"), embed_width=24)
+    return Spec(97, encoder=stack, head=Head(bias=True, dense=Dense("gelu", Norm("layer"))))
+
+
 def blanks() -> Spec:
     """A prefix decoder that fills a blank, with two tables of positions."""
     attn = Attention(2, 2, 32, Mask("prefix"), True, True)
@@ -213,6 +223,7 @@ ALL = {
     "seq2seq": seq2seq, "gqa": gqa, "window": lambda: gqa(window=3), "learned": learned, "parallel": parallel,
     "bare": bare, "encoder": encoder, "relative": relative, "cloze": cloze, "mean": lambda: cloze("mean"),
     "blanks": blanks, "stretched": stretched, "capped": capped, "together": together, "nearby": nearby,
+    "narrow": narrow,
     "alibi": alibi, "two_words": two_words, "carried": carried, "experts": experts, "latent": latent, "mixed": mixed,
     "dropout": lambda: seq2seq(dropout=0.1), "spanning": lambda: two_words("spanning", 1),
 }  # fmt: skip

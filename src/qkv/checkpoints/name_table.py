@@ -5,8 +5,8 @@
 Ours left, theirs right. `*` is a layer, `{a,b}` a list in step with the other side's, `[x.]` an optional prefix, `|` an
 alternative spelling (the first is written). A row that ends in .weight or .bias names tensors. Ops: `flip` transposes,
 `split` cuts one tensor into ours, `row` strips a leading 1, `stack` lays theirs, one for each expert `#`, on a pile.
-`weave`, before `split`, sorts rows that stand by head and then by q, k, v; `pairs` rows that turn two by two in halves.
-`with:x` and `without:x` say that the row is for cores that have, or lack, a module x.
+`weave`, before `split`, sorts rows that stand by key/value head and then by q, k, v; `pairs` rows that turn two by two
+in halves. `with:x` and `without:x` say that the row is for cores that have, or lack, a module x.
 """
 
 import re
@@ -73,8 +73,7 @@ def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot
             for layers in (match.groups() for match in map(pattern.fullmatch, ours) if match):
                 mine, theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
                                 for side in (group, spellings))
-                heads = (1 if attn is None else attn.heads if "weave" in ops
-                         else ours[mine[0]].shape[0] // attn.head_dim)
+                heads = 1 if attn is None else min(ours[name].shape[0] for name in mine) // attn.head_dim
                 found.append(Slot({name: ours[name] for name in mine}, tuple(theirs), ops, heads))
     return found
 
@@ -102,7 +101,8 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
         raise QkvError("{theirs}: found {shape} rows, expected {sizes} ({map})", theirs=slot.theirs[0],
                        shape=theirs.shape[0] if theirs.ndim else 0, sizes=sum(sizes), map=" + ".join(map(str, sizes)))
     if "weave" in slot.ops:
-        theirs = theirs.unflatten(0, (slot.heads, len(sizes), -1)).transpose(0, 1).flatten(0, 2)
+        parts = theirs.unflatten(0, (slot.heads, -1)).split([size // slot.heads for size in sizes], 1)
+        return [part.flatten(0, 1) for part in parts]
     return list(theirs.split(sizes))
 
 
@@ -110,7 +110,7 @@ def convert_out(ours: list[Tensor], slot: Slot) -> Tensor:
     """Our tensors as theirs: the ops reversed."""
     theirs = torch.cat(ours) if "split" in slot.ops else ours[0]
     if "weave" in slot.ops:
-        theirs = theirs.unflatten(0, (len(ours), slot.heads, -1)).transpose(0, 1).flatten(0, 2)
+        theirs = torch.cat([own.unflatten(0, (slot.heads, -1)) for own in ours], 1).flatten(0, 1)
     if "pairs" in slot.ops:
         theirs = theirs.unflatten(0, (slot.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
     if "flip" in slot.ops and theirs.ndim == 2:

@@ -55,7 +55,7 @@ class Block(nn.Module):
         for part in parts:
             for slot, norm in (("in", s.norm_in), ("out", s.norm_out), ("sum", s.norm_sum)):
                 name = f"{part}_{slot}"
-                norm = None if (name, s.norms) == ("ffn_in", "one") else norm
+                norm = None if (name, s.norms) in (("ffn_in", "one"), ("attn_in", "second")) else norm
                 self.add_module(name, Norm(norm, width, f"{path}.{name}") if norm else nn.Identity())
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
@@ -69,7 +69,7 @@ class Block(nn.Module):
             h = self.cross_in(y)  # B T D
             y = self.cross_sum(self.add_update(y, h, self.cross_out(self.cross(h, step)), step))  # B T D
             y = step.tap(self, "resid_cross", y)  # B T D
-        if s.norms == "each":
+        if s.norms != "one":
             h = self.ffn_in(x if s.residual == "parallel" else y)  # B T D
         f = (self.moe if s.moe else self.ffn)(h, step)  # B T D
         return step.tap(self, "resid_out", self.ffn_sum(self.add_update(y, h, self.ffn_out(f), step)))  # B T D
@@ -93,16 +93,18 @@ class Stack(nn.Module):
     def __init__(self, s: spec.Stack, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path
-        dot = f"{path}." if path else ""
+        dot, wide = f"{path}." if path else "", s.embed_width or s.width
         if s.positions and s.positions.kind == "learned":
-            self.positions = nn.Embedding(s.positions.size + s.positions.offset, s.width)
+            self.positions = nn.Embedding(s.positions.size + s.positions.offset, wide)
             if s.positions.blanks == "counted":
-                self.blanks = nn.Embedding(s.positions.size + s.positions.offset, s.width)
+                self.blanks = nn.Embedding(s.positions.size + s.positions.offset, wide)
         if s.segments:
-            self.segments = nn.Embedding(s.segments, s.width)
+            self.segments = nn.Embedding(s.segments, wide)
+        if s.embed_width:
+            self.embed_project = nn.Linear(wide, s.width)
         if s.relative:
             self.relative = nn.Embedding(s.relative.buckets, s.relative.heads)
-        self.embed_norm = Norm(s.embed_norm, s.width, f"{dot}embed_norm") if s.embed_norm else nn.Identity()
+        self.embed_norm = Norm(s.embed_norm, wide, f"{dot}embed_norm") if s.embed_norm else nn.Identity()
         self.layers = nn.ModuleList(Block(b, s.width, i, f"{dot}layers.{i}") for i, b in enumerate(s.blocks))
         self.final_norm = Norm(s.final_norm, s.width, f"{dot}final_norm") if s.final_norm else nn.Identity()
         parts = [a for b in s.blocks for a in (b.attn, b.cross) if a]
@@ -111,34 +113,37 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
-        x = x * s.embed_scale  # B T D
+        x = x * s.embed_scale
         if s.positions:
             if s.positions.kind == "learned":
-                x = x + self.positions(step.positions.token + s.positions.offset)  # B T D
+                x = x + self.positions(step.positions.token + s.positions.offset)
                 if s.positions.blanks == "counted":
-                    x = x + self.blanks(step.positions.blank)  # B T D
+                    x = x + self.blanks(step.positions.blank)
             else:
                 counted = step.positions.token + s.positions.offset  # B T
-                x = x + sinusoid(counted, s.width, s.positions.layout).to(x.dtype)  # B T D
+                x = x + sinusoid(counted, s.width, s.positions.layout).to(x.dtype)
         if s.segments:
-            x = x + self.segments(step.positions.segment)  # B T D
+            x = x + self.segments(step.positions.segment)
         if s.relative:
             buckets = bucket_distances(step.cache.length, x.shape[1], s.relative, x.device)
             step = step.with_attention_bias(self.relative(buckets))
-        x = step.drop(step.tap(self, "embed", self.embed_norm(x)), s.dropout)  # B T D
+        x = self.embed_norm(x)
+        if s.embed_width:
+            x = self.embed_project(x)
+        x = step.drop(step.tap(self, "embed", x), s.dropout)  # B T D
         for layer in self.layers:
             x = layer(x, step)  # B T D
         return step.tap(self, "final_norm", self.final_norm(x))  # B T D
 
 
 class Dense(nn.Module):
-    """A square layer with an activation, and a norm where the spec has one."""
+    """A layer with an activation, and a norm where the spec has one."""
 
-    def __init__(self, s: spec.Dense, width: int, path: str) -> None:
+    def __init__(self, s: spec.Dense, width: int, out: int, path: str) -> None:
         super().__init__()
         self.spec, self.path = s, path
-        self.linear = nn.Linear(width, width, bias=s.bias)
-        self.norm = Norm(s.norm, width, f"{path}.norm") if s.norm else nn.Identity()
+        self.linear = nn.Linear(width, out, bias=s.bias)
+        self.norm = Norm(s.norm, out, f"{path}.norm") if s.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         s = self.spec
@@ -148,10 +153,10 @@ class Dense(nn.Module):
 class Head(nn.Linear):
     """An output projection that transforms and scales the states first, and may cap the logits."""
 
-    def __init__(self, s: spec.Head, width: int, vocabulary: int) -> None:
-        super().__init__(width, vocabulary, bias=s.bias)
+    def __init__(self, s: spec.Head, width: int, wide: int, vocabulary: int) -> None:
+        super().__init__(wide, vocabulary, bias=s.bias)
         self.spec, self.path = s, "head"
-        self.dense = Dense(s.dense, width, "head.dense") if s.dense else nn.Identity()
+        self.dense = Dense(s.dense, width, wide, "head.dense") if s.dense else nn.Identity()
 
     def prepare(self, x: Tensor) -> Tensor:
         """The states that are multiplied with the vocabulary's matrix."""
@@ -173,7 +178,7 @@ class Labels(nn.Module):
     def __init__(self, s: spec.Labels, width: int) -> None:
         super().__init__()
         self.spec, self.path = s, "labels"
-        self.dense = Dense(s.dense, width, "labels.dense") if s.dense else nn.Identity()
+        self.dense = Dense(s.dense, width, width, "labels.dense") if s.dense else nn.Identity()
         self.out = nn.Linear(width, s.count, bias=s.bias)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
@@ -202,19 +207,19 @@ class Transformer(nn.Module):
     def __init__(self, s: spec.Spec) -> None:
         super().__init__()
         self.spec, self.path = s, ""
-        both = bool(s.encoder and s.decoder)
-        self.embed = nn.Embedding(s.vocabulary, s.stack.width)
+        both, wide = bool(s.encoder and s.decoder), s.stack.embed_width or s.stack.width
+        self.embed = nn.Embedding(s.vocabulary, wide)
         if s.sources:
-            self.source_embed = nn.Embedding(s.sources, s.stack.width)
+            self.source_embed = nn.Embedding(s.sources, wide)
         if s.encoder:
             self.encoder = Stack(s.encoder, "encoder" if both else "")
         if s.decoder:
             self.decoder = Stack(s.decoder, "decoder" if both else "")
         if s.head:
             if s.head.dense or s.head.scale != 1.0 or s.head.cap:
-                self.head = Head(s.head, s.stack.width, s.vocabulary)
+                self.head = Head(s.head, s.stack.width, wide, s.vocabulary)
             else:
-                self.head = nn.Linear(s.stack.width, s.vocabulary, bias=s.head.bias)
+                self.head = nn.Linear(wide, s.vocabulary, bias=s.head.bias)
             self.tie()
         if s.labels:
             self.labels = Labels(s.labels, s.stack.width)
@@ -276,8 +281,7 @@ class Transformer(nn.Module):
             inputs = read_source(self, inputs, mode, drop)
         stack = self.decoder if s.decoder else self.encoder
         step = build_step(stack, ids, inputs, cache, mode=mode, drop=drop)
-        x = self.embed(ids)  # B T D
-        x = stack(x, step)  # B T D
+        x = stack(self.embed(ids), step)  # B T D
         return x, step
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from qkv.families import Config
 from qkv.messages import Message
-from qkv.spec import Rotary, Scaling
+from qkv.spec import Rotary, Scaling, Spec
 
 SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, and their keys with our fields
     "default": ("", {}),
@@ -14,6 +14,7 @@ SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, 
     "llama3": ("wavelength", {"factor": "factor", "low_freq_factor": "slow", "high_freq_factor": "fast"}),
     "yarn": ("yarn", {"factor": "factor", "beta_slow": "slow", "beta_fast": "fast", "attention_factor": "gain"}),
 }
+KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they have a window
 OTHERS = "type|mscale(_all_dim)?|truncate|" + "|".join(key for _, keys in SCALINGS.values() for key in keys)
 
 
@@ -34,6 +35,23 @@ def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:
     slower = None if kind == "default" else read_scaling(rope, kind, context, trained)
     rope.finish((OTHERS,))
     return Rotary(int(dim * share), base=float(base), scaling=slower)
+
+
+def read_rotaries(c: Config, dim: int, local: float) -> dict[bool, Rotary]:
+    """The rotary parts of layers without (False) and with a window: `rope_parameters` by type of layer in new files.
+
+    In old ones a window's has the base `local`, and no scaling.
+    """
+    nested = c.part("rope_parameters")
+    if not nested.values.keys() & KINDS.keys():
+        return {False: read_rotary(c, dim), True: Rotary(dim, float(local))}
+    found = dict[bool, Rotary]()
+    for kind, windowed in KINDS.items():
+        one = c.with_defaults(**{"rope_theta": local} if windowed else {})
+        one.values = {**c.values, "rope_parameters": nested.part(kind).values}
+        found[windowed] = read_rotary(one, dim)
+    nested.finish(())
+    return found
 
 
 def read_scaling(c: Config, kind: str, context: int, trained: int) -> Scaling:
@@ -63,3 +81,10 @@ def write_rotary(r: Rotary) -> dict[str, Any]:
     if kind in ("llama3", "yarn"):
         said["original_max_position_embeddings"] = r.scaling.trained
     return said | ({"truncate": False} if r.scaling and r.scaling.whole == "exact" else {})
+
+
+def write_rotaries(s: Spec) -> dict[str, Any]:
+    """The `rope_parameters` by type of layer; a type that no layer has repeats the other."""
+    attns: list[Any] = [b.attn for b in s.stack.blocks]
+    turns = {bool(a.mask.window): write_rotary(a.rotary) for a in attns}
+    return {kind: turns.get(windowed, next(iter(turns.values()))) for kind, windowed in KINDS.items()}

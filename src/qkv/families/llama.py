@@ -6,18 +6,19 @@ from typing import Any
 
 from qkv.families import Config, _rope, count_labels, name_labels
 from qkv.messages import Message
-from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack
+from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack
 
 TYPES = ("llama",)
 TOKENS = {"llama": "sentence"}
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
+               "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 
 
-def spec(c: Config, *, partial: bool = False) -> Spec:
-    """The spec that a LLaMA config describes; derived families may allow partly rotated heads (`partial`)."""
+def spec(c: Config, *, partial: bool = False, turn: Rotary | None = None) -> Spec:
+    """The spec that a LLaMA config describes; derived families may allow partly rotated heads, or give the rotation."""
     width, heads, bias = c.size("hidden_size"), c.size("num_attention_heads"), c.flag("attention_bias", False)
     dim = c.size("head_dim", None) or width // c.heads("num_attention_heads", width)
-    groups, turn = c.size("num_key_value_heads", None) or heads, _rope.read_rotary(c, dim, partial=partial)
+    groups, turn = c.size("num_key_value_heads", None) or heads, turn or _rope.read_rotary(c, dim, partial=partial)
     attn = Attention(
         heads=heads, groups=groups, head_dim=dim, mask=Mask("causal"), bias=bias, out_bias=bias, rotary=turn,
         dropout=c.share("attention_dropout", None) or 0.0,

@@ -205,7 +205,11 @@ def add_embedding(book: Ledger, at: Spot) -> Tensor:
             x = x + book.add(f"{dot}embed.blank", stack.blanks.weight[place.blank[at.row, at.pos]])
     if s.segments:
         x = x + book.add(f"{dot}embed.segment", stack.segments.weight[place.segment[at.row, at.pos]])
-    return book.norm(stack.embed_norm, x)
+    x = book.norm(stack.embed_norm, x)
+    if s.embed_width:
+        project = stack.embed_project
+        x = to_float64(project.weight) @ x + book.add(f"{dot}embed.project.bias", project.bias)
+    return x
 
 
 def add_layer(book: Ledger, block: Block, x: Tensor, at: Spot) -> Tensor:

@@ -36,7 +36,7 @@ class Naming:
     aliases: dict[str, str] = field(default_factory=dict)  # old words of theirs
     segments: dict[str, str] = field(default_factory=dict)  # ours to theirs, word by word
     exceptions: dict[str, str] = field(default_factory=dict)  # whole names, alternatives by |
-    parts: list[str] = field(default_factory=list)  # what one tensor of theirs is cut into
+    parts: list[list[str]] = field(default_factory=list)  # what one tensor of theirs is cut into
     flipped: list[str] = field(default_factory=list)  # ends of their names
     rows: bool = False  # some of theirs have a leading 1
     stacked: bool = False
@@ -59,7 +59,8 @@ def derive_naming(core: nn.Module, table: str, spell: Callable[[str], str]) -> N
     flipped = [".".join(r.theirs[0].split(".")[-2:]) for r in having["flip"] if r.ours.endswith(".weight")]
     naming.flipped = list(dict.fromkeys(flipped))
     naming.stacked, naming.woven, naming.rows = (bool(having[op]) for op in ("stack", "weave", "row"))
-    naming.parts = [name.split(".")[-2] for row in having["split"][-1:] for name in row.slot.ours]
+    naming.parts = [list(cut) for cut in dict.fromkeys(
+        tuple(name.split(".")[-2] for name in row.slot.ours) for row in having["split"])]
     simple = [r for r in rows if len(r.theirs) == 1 and r.module() != (r.ours, r.theirs[0]) and "#" not in r.theirs[0]]
     segments, failed = match_words(list(dict.fromkeys(r.module() for r in simple)))
     naming.segments = {k: v for k, v in segments.items() if k != v}
