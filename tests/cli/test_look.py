@@ -50,7 +50,8 @@ def made(name: str) -> Model:
         b = Block(
             Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms")
         )
-        spec = Spec(len(WORDS), decoder=Stack(32, (b,) * (30 if name == "deep" else 2), final_norm=Norm("rms"), context=64), head=Head("untied"))
+        stack = Stack(32, (b,) * (30 if name == "deep" else 2), final_norm=Norm("rms"), context=64)
+        spec = Spec(len(WORDS), decoder=stack, head=Head("untied"))
     else:
         enc = Block(Attention(2, 2, 16, Mask("full")), ff, norm_sum=n)
         dec = Block(Attention(2, 2, 16, Mask("causal")), ff, cross=Attention(2, 2, 16, Mask("memory")), norm_sum=n)
