@@ -46,11 +46,12 @@ def made(name: str) -> Model:
         spec = lstm_spec(len(WORDS), width=16, attention="additive" if name == "additive" else "none", context=64)
         return spelling(qkv.build(spec, special=SpecialTokens(eos=(1,), pad=0, start=0, forbid=(0,))))
     n, ff, t = Norm("layer"), Ffn(48, "relu"), Table("sinusoid", 64)
-    if name == "lm":
+    if name in ("lm", "deep"):
         b = Block(
             Attention(4, 2, 8, Mask("causal"), rotary=Rotary(8)), Ffn(48, "silu", gated=True), norm_in=Norm("rms")
         )
-        spec = Spec(len(WORDS), decoder=Stack(32, (b,) * 2, final_norm=Norm("rms"), context=64), head=Head("untied"))
+        stack = Stack(32, (b,) * (30 if name == "deep" else 2), final_norm=Norm("rms"), context=64)
+        spec = Spec(len(WORDS), decoder=stack, head=Head("untied"))
     else:
         enc = Block(Attention(2, 2, 16, Mask("full")), ff, norm_sum=n)
         dec = Block(Attention(2, 2, 16, Mask("causal")), ff, cross=Attention(2, 2, 16, Mask("memory")), norm_sum=n)
@@ -60,7 +61,7 @@ def made(name: str) -> Model:
     with torch.no_grad():
         for p in core.parameters():
             p.mul_(2.0 if p.dim() > 1 else 1.0)
-    special = SpecialTokens(eos=(1,), pad=0, start=None if name == "lm" else 0, forbid=(0,))
+    special = SpecialTokens(eos=(1,), pad=0, start=None if name in ("lm", "deep") else 0, forbid=(0,))
     return Model(core, None if name == "mute" else Letters(), special)  # type: ignore[arg-type]
 
 
@@ -109,6 +110,25 @@ def test_a_language_model_shows_guesses_by_layer_and_the_next_word(capsys: pytes
     ):
         assert part in out
     assert "layer 2 head" not in out
+
+
+def test_thirty_layers_fit_a_screen_and_v_shows_them_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = ["look", "deep", "abcdefghijklmnop", "-n", "9", "--lang", "en"]
+    assert main(text) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 48
+    rows = [line.split()[1] for line in lines if line.startswith("  layer ") and "head" not in line]
+    assert rows == [str(n) for n in range(30, 0, -3)], "evenly, from the last layer down"
+    read = next(line for line in lines if line.startswith("  read")).split()[1:]
+    assert read[0] == "</s>", "the first word is written after the last token of the prompt"
+    assert any(line.startswith("  10 of 30 layers") for line in lines)
+    assert main([*text, "-v"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"layer {n} " in out for n in range(1, 31))
 
 
 def test_json_is_one_object_and_html_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,10 +88,23 @@ def test_silenced_heads_equal_zeroed_weights_on_a_copy() -> None:
             gone = edge_ablation.score_targets(core, [case], edge_ablation.cut_heads(core, [(1, 3)]))
             copied = edge_ablation.score_targets(other, [case])
             torch.testing.assert_close(gone.logprobs, copied.logprobs, rtol=0, atol=1e-4)
+            every = edge_ablation.cut_every_head(core, case)
+            assert [len(heads) for heads in every] == [4, 4, 4]
+            torch.testing.assert_close(every[1][3], copied.logprobs[0], rtol=0, atol=1e-4)
         with Trace(core, edit=edge_ablation.cut_heads(core, [(1, 3)])):
             a = core.encode(torch.tensor([[3, 4]]))
         b = other.encode(torch.tensor([[3, 4]]))
         assert (a - b).abs().max() < 1e-5
+
+
+def test_cuts_run_in_batches_that_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, case = made(seq2seq()), CASES[1]
+    edges, heads = edge_ablation.cut_every_edge(core, case), edge_ablation.cut_every_head(core, case)
+    monkeypatch.setattr(edge_ablation, "LOGITS", 3 * len(case.target) * core.spec.vocabulary)
+    assert edge_ablation.rows_at_once(core, case) == 3
+    for one, other in zip([*edges[:2], *heads], [*edge_ablation.cut_every_edge(core, case)[:2],
+                                                 *edge_ablation.cut_every_head(core, case)], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_padding_of_a_batch_changes_nothing_and_its_columns_are_zero() -> None:

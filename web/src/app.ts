@@ -9,6 +9,7 @@ import type { Chip } from "./draw/number";
 import { bars } from "./draw/bars";
 import { choice } from "./draw/choose";
 import { picture, save } from "./draw/picture";
+import { reveal } from "./draw/reveal";
 import { strip, word } from "./draw/strip";
 import { panels, type About, type Meta, type Page, type PanelEntry, type Part, type Token } from "./panel";
 import { clamp, read, shown, written, type Lang, type Question, type Selection } from "./select";
@@ -125,14 +126,14 @@ export class QApp extends LitElement {
     }
   }
 
-  /** Where a new run begins: the last layer, a position in the middle or at the mask, and the key it looks at most. */
+  /** Where a new run begins: the last layer, a position (the mask, the one that writes the first word, or in the middle of a translation), and the key it looks at most. */
   private async first(meta: Meta, next: Selection): Promise<Partial<Selection>> {
     const part = meta.parts.find((p) => p.part === next.part) ?? usual(meta, next.panel);
     if (!part) return {};
     const asking = tokens(meta, part, "queries");
     const blank = asking.findIndex((token) => /^[[<]mask[\]>]$/i.test(token.text));
     const from = part.part === "encoder" ? 0 : meta.decoder!.prompt - 1;
-    const query = blank >= 0 ? blank : Math.floor((from + asking.length - 1) / 2);
+    const query = blank >= 0 ? blank : meta.encoder ? Math.floor((from + asking.length - 1) / 2) : from;
     const chosen = { part: part.part, layer: part.layers - 1, head: clamp(next.head, part.heads), query };
     const row = await this.client.get(canonical(`r/${next.run}/row`, chosen));
     const weight = row.arrays!.weight!.data;
@@ -194,12 +195,11 @@ export class QApp extends LitElement {
   }
 
   protected override updated(): void {
-    const tabs = this.querySelector<HTMLElement>(".tabs");
-    const now = tabs?.querySelector<HTMLElement>("[aria-current]");
-    if (!tabs || !now) return; // on a narrow screen the row of tabs scrolls
-    const [left, right] = [now.offsetLeft - tabs.offsetLeft, now.offsetLeft - tabs.offsetLeft + now.offsetWidth];
-    if (left < tabs.scrollLeft) tabs.scrollLeft = left;
-    else if (right > tabs.scrollLeft + tabs.clientWidth) tabs.scrollLeft = right - tabs.clientWidth;
+    // on a narrow screen the row of tabs scrolls, and the strips of a long text do
+    for (const [box, thing] of [[".tabs", "[aria-current]"], [".tokens .strip", "[aria-pressed=true]"], [".tokens .strip ~ .strip", "[aria-pressed=true]"]] as const) {
+      const found = this.querySelector<HTMLElement>(box);
+      reveal(found, found?.querySelector<HTMLElement>(thing) ?? null);
+    }
   }
 
   protected override render(): unknown {

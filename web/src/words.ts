@@ -106,6 +106,7 @@ export const words = {
   "guess-map.is-thrown": ["这个猜测被丢掉", "this guess is thrown away"],
   "guess-map.caution": ["前几层的状态还不是“词”的语言，借用最后一层的读法只是近似。", "Early layers do not speak the language of words yet; reading them with the last layer's head is an approximation."],
   "guess-map.earlier": ["← 前面的位置", "← earlier positions"],
+  "guess-map.first": ["第一个写出的词", "first written word"],
   "guess-map.later": ["后面的位置 →", "later positions →"],
   "guess-map.chance": ["「{0}」的概率", "chance of “{0}”"],
   "heads.title": ["注意力头", "Heads"],

@@ -5,7 +5,9 @@ On a real terminal the arrow keys then walk through what it could have written (
 --show picks readouts instead, whose tables explore/tables.py makes.
 """
 
+import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +22,10 @@ from qkv.files import write_text_file
 from qkv.messages import Message
 from qkv.plots import terminal
 from qkv.plots.forms import Cell, Table
-from qkv.plots.text import bar, clean
+from qkv.plots.text import bar, clean, find_widest
 
 Say = Callable[..., str]  # of a template and its fields the text in the reader's language
+LAYERS = 12  # of which the guesses are printed: a screen holds no more
 SHOWS = (  # those of explore/tables.py, which is not imported for --help
     "lens", "parts", "walk", "choices", "mask", "routes", "wavefront", "cache", "gradient", "shift", "neighbours",
     "analogy", "diff", "attention", "labels", "experts",
@@ -98,7 +101,8 @@ def command(
         return show_readouts(common, loaded, text, show or tuple(name for name in own if own[name]), how)
     from qkv.explore import scenes
 
-    found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它") for line in text]
+    found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它", heads=common.json)
+             for line in text]
     for note in (note for scene in found for note in scene.get("said", ())):
         common.note(note)
     if common.json:
@@ -285,7 +289,7 @@ def print_scene(common: Common, scene: dict[str, Any], how: dict[str, Any]) -> N
             weight = average_heads(scene["attention"]["cross"], how)
         sheets.append(make_alignment_table(common.say, scene["target"][1:], scene["source"], weight))
     else:
-        sheets.append(make_guess_table(common.say, scene))
+        sheets.append(make_guess_table(common.say, scene, verbose=common.verbose))
     sheets.append(make_edge_table(common.say, scene["attention"][part], scene[side], how))
     if not translation:
         sheets.append(make_next_word_table(common.say, scene))
@@ -323,13 +327,36 @@ def make_alignment_table(say: Say, rows: Sequence[str], columns: Sequence[str], 
     return weight_table(say("alignment (where each written word looked, %)"), rows, columns, weight)
 
 
-def make_guess_table(say: Say, scene: dict[str, Any]) -> Table:
-    """What each layer would have said at each position."""
+def make_guess_table(say: Say, scene: dict[str, Any], *, verbose: bool) -> Table:
+    """What each layer would have said at each position; but for -v as many of both as a screen holds."""
     from qkv.explore import tables
 
-    found = scene["guesses"]
+    found, title = scene["guesses"], say("guesses after each layer (those in brackets are thrown away)")
     rows = tables.list_guesses(found["cells"], found["used"], scene["target"][: len(found["used"])], say)
-    return Table(say("guesses after each layer (those in brackets are thrown away)"), rows)
+    layers, positions = len(rows) - 2, len(rows[0]) - 1  # above the embedding and what was read
+    if verbose:
+        return Table(title, rows)
+    if layers > LAYERS:  # evenly, from the last one down
+        rows = [*rows[:layers:math.ceil(layers / LAYERS)], *rows[layers:]]
+    columns = pick_columns(rows, found["used"].index(True) + 1 if True in found["used"] else 1)
+    if len(rows) - 2 == layers and len(columns) - 1 == positions:
+        return Table(title, rows)
+    note = say("{layers} of {all_layers} layers and {positions} of {all_positions} positions; -v shows all",
+               layers=len(rows) - 2, all_layers=layers, positions=len(columns) - 1, all_positions=positions)
+    return Table(title, [[row[c] for c in columns] for row in rows], note)
+
+
+def pick_columns(rows: Sequence[Sequence[str | Cell]], first: int) -> list[int]:
+    """The names and as many columns as the terminal is wide: from `first` on, then those before it."""
+    widths = [2 + find_widest(cell if isinstance(cell, str) else cell[0] for cell in column)
+              for column in zip(*rows, strict=True)]
+    kept, room = [0], shutil.get_terminal_size((80, 24)).columns - widths[0]
+    for column in (*range(first, len(widths)), *reversed(range(1, first))):
+        room -= widths[column]
+        if room < 0 and len(kept) > 1:
+            break
+        kept.append(column)
+    return sorted(kept)
 
 
 def make_edge_table(say: Say, layers: list[Any], tokens: Sequence[str], how: dict[str, Any]) -> Table:

@@ -215,7 +215,6 @@ def proof_lines(case: Case, side: str) -> dict[str, str]:
     at = "qkv.lens.edge_ablation"
     made = f"{at}.Case({case.source!r}, {case.target!r}, {case.at}, {case.free})"
     edges = f"{at}.cut_every_edge(t.core, {made}, side={side!r})"
-    silent = f"{at}.score_targets(t.core, [{made}], {at}.cut_heads(t.core, [(i, h)], side={side!r})).logprobs[0]"
-    over = f"for h in range(a.heads)] for i, (_, a) in enumerate({at}.attentions_of(t.core, {side!r}))"
+    silent = f"{at}.cut_every_head(t.core, {made}, side={side!r})"
     four = "torch.round({}.exp().double(), decimals=4)".format
-    return {"before": four(f"{edges}[0]"), "after": four(f"{edges}[1]"), "heads": f"[[{four(silent)} {over}]"}
+    return {"before": four(f"{edges}[0]"), "after": four(f"{edges}[1]"), "heads": f"[{four('h')} for h in {silent}]"}

@@ -21,8 +21,10 @@ from qkv.model import Model
 PROOF = 32  # tokens of the longest text whose every edge is cut
 
 
-def describe_text(model: Model, question: Question, word: str = "它") -> dict[str, Any]:
+def describe_text(model: Model, question: Question, word: str = "它", *, heads: bool = True) -> dict[str, Any]:
     """A text translated or continued, with its attention, its guesses by layer and the proof that begins with `word`.
+
+    Without `heads` the proof silences none: of many layers and heads that takes most of the time.
 
     Raises:
         QkvError: an encoder alone, which writes nothing.
@@ -32,15 +34,15 @@ def describe_text(model: Model, question: Question, word: str = "它") -> dict[s
     run = ask(model, question)
     said = {"said": run.first.notes} if run.first.notes else {}  # what was not read, or not known
     with torch.inference_mode():
-        return {"model": model_card(model.core), **describe_run(run, word), **said}
+        return {"model": model_card(model.core), **describe_run(run, word, heads), **said}
 
 
-def describe_run(run: Run, word: str) -> dict[str, Any]:
+def describe_run(run: Run, word: str, heads: bool) -> dict[str, Any]:
     """What a text became, in numbers."""
     model, first, t, both = run.model, run.first, run.t, run.model.encoder_decoder
     case = make_case(model, first, first.written)
     sides: tuple[edge_ablation.Side, ...] = ("encoder", "cross") if both else ("decoder",)
-    proofs = [prove_edges(model, case, word, side) if first.written else None for side in sides]
+    proofs = [prove_edges(model, case, word, side, heads=heads) if first.written else None for side in sides]
     pieces, guesses = resolve.require_tokenizer(t).pieces, t.lens()
     found = {
         "kind": "translation" if both else "continuation", "text": first.text, "output": first.output,
@@ -71,7 +73,9 @@ def model_card(core: Transformer) -> dict[str, Any]:
     }
 
 
-def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -> dict[str, Any] | None:
+def prove_edges(
+    model: Model, case: Case, word: str, side: edge_ablation.Side, *, heads: bool = True
+) -> dict[str, Any] | None:
     """Every edge of a side cut and every head silenced in turn: the chance of each target token before and after.
 
     `query` and `at` are where to start: the `word` asked about, and which token from `case.at` on needs it most;
@@ -81,16 +85,13 @@ def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -
     if max(len(case.source), len(case.target)) > PROOF:
         return None
     before, after, instead = edge_ablation.cut_every_edge(core, case, side=side)
-    silenced = [
-        [edge_ablation.cut_heads(core, [(i, h)], side=side) for h in range(at.heads)]
-        for i, (_, at) in enumerate(edge_ablation.attentions_of(core, side))
-    ]
-    heads = [[edge_ablation.score_targets(core, [case], e).logprobs[0].exp() for e in layer] for layer in silenced]
+    silenced = edge_ablation.cut_every_head(core, case, side=side) if heads else []
     pieces = pieces_of(list(case.source if side == "encoder" else case.target))
     drop = (before - after).clone()
     if side != "cross":
         drop.diagonal(dim1=0, dim2=1).fill_(-1.0)  # cutting a word from itself is not interesting
-    drop[:, :, [i for i, token in enumerate(case.target) if token in model.special.eos or i < case.at]] = -1.0
+    ends = [i for i, token in enumerate(case.target) if i > case.at and token in model.special.eos]
+    drop[:, :, [*range(case.at), *ends]] = -1.0
     last = 0 if side == "cross" else len(pieces) - (side == "decoder")  # nothing is written after a text's last token
     asked = [i for i, piece in enumerate(pieces[:last]) if word and word in piece]
     query = asked[0] if asked else int(drop.amax((1, 2)).argmax())
@@ -102,7 +103,7 @@ def prove_edges(model: Model, case: Case, word: str, side: edge_ablation.Side) -
         "side": side, "query": query, "at": at, "asked": bool(asked),
         "before": round_list(before.exp()), "after": round_list(after.exp()),
         "instead": [[pieces_of(row) for row in rows] for rows in instead.tolist()],
-        "heads": [[round_list(head) for head in row] for row in heads],
+        "heads": [round_list(head.exp()) for head in silenced],
     }
 
 

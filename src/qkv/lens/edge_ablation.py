@@ -21,6 +21,8 @@ from qkv.lens.attention_maps import attention_paths
 from qkv.lens.edit import Edit, ablate, hide
 from qkv.lens.recording import Recording
 
+LOGITS = 1 << 26  # that the cuts of one batch make
+
 
 @dataclass(frozen=True)
 class Case:
@@ -172,7 +174,7 @@ def measure_edge_drops(
 
 
 def cut_every_edge(
-    core: Transformer, case: Case, *, side: Side = "encoder", rows: int = 512
+    core: Transformer, case: Case, *, side: Side = "encoder"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Each query-key edge of a side cut in turn, in all layers and heads: before [T], after and instead [Q, S, T].
 
@@ -180,7 +182,7 @@ def cut_every_edge(
     """
     queries, keys = count_places(case, side)
     pairs = [(q, k) for q in range(queries) for k in range(keys) if keys > 1 and (side != "decoder" or k <= q > 0)]
-    cuts = [None, *(EdgeCut(*pair) for pair in pairs)]
+    cuts, rows = [None, *(EdgeCut(*pair) for pair in pairs)], rows_at_once(core, case)
     chunks = [([case] * len(cuts[i : i + rows]), cuts[i : i + rows]) for i in range(0, len(cuts), rows)]
     scores = [score_targets(core, cases, make_edits(core, cases, some, side)) for cases, some in chunks]
     logprobs, best = torch.cat([s.logprobs for s in scores]), torch.cat([s.best for s in scores])  # N T
@@ -189,6 +191,21 @@ def cut_every_edge(
     for n, (q, k) in enumerate(pairs, 1):
         after[q, k], instead[q, k] = logprobs[n], best[n]
     return logprobs[0], after, instead
+
+
+def cut_every_head(core: Transformer, case: Case, *, side: Side = "encoder") -> list[Tensor]:
+    """Each head of a side silenced in turn: the log-probability of each target token, [H, T] for each layer."""
+    found: list[Tensor] = []
+    for path, at in attentions_of(core, side):
+        kept = 1 - torch.eye(at.heads, device=core.embed.weight.device)[:, :, None, None]  # a row for each head
+        silent = [Edit("scale", f"{path}.z", chunk) for chunk in kept.split(rows_at_once(core, case))]
+        found.append(torch.cat([score_targets(core, [case] * len(e.value), [e]).logprobs for e in silent]))  # type: ignore[arg-type]
+    return found
+
+
+def rows_at_once(core: Transformer, case: Case) -> int:
+    """How many copies of a case run side by side: at most 512, and no more than LOGITS logits."""
+    return max(1, min(512, LOGITS // (len(case.target) * core.spec.vocabulary)))
 
 
 def cut_heads(core: Transformer, heads: Sequence[tuple[int, int]], *, side: Side = "encoder") -> list[Edit]:

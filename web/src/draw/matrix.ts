@@ -6,6 +6,9 @@ import { LitElement, html, nothing } from "lit";
 import { property, state } from "lit/decorators.js";
 import { rgb, shade } from "./colour";
 
+const NAMED = 48; // columns that keep their names however narrow the room is
+const HIGHEST = 640; // pixels of a picture without names
+
 export interface Spot { row: number; col: number }
 
 /** Colours of codes: 0 open (paper blue), then one tone each; all but 0 are hatched as well. */
@@ -62,11 +65,14 @@ export class QMatrix extends LitElement {
     this.night.removeEventListener("change", this.redraw);
   }
 
-  /** Pixels that a cell takes across and down: square where it can be, higher where there are few rows. */
+  /** Pixels that a cell takes across and down: square where it can be, higher where there are few rows.
+   *
+   * Few columns keep their names and may scroll; many are all in sight, without names where these cannot be read. */
   private get size(): [number, number] {
-    const names = this.rowNames.length ? 84 : 0;
-    const fit = Math.floor((this.room - names - 4) / Math.max(1, this.cols));
-    const wide = Math.max(this.cols > 256 ? 1 : this.cols > 96 ? 3 : 10, Math.min(this.largest, fit));
+    const fit = (names: number): number => (this.room - names - 4) / Math.max(1, this.cols);
+    const beside = this.rowNames.length ? 84 : 0;
+    const bare = Math.min(fit(this.rows > NAMED ? 0 : beside), HIGHEST / Math.max(1, this.rows));
+    const wide = fit(beside) >= 10 || this.cols <= NAMED ? Math.max(10, Math.min(this.largest, Math.floor(fit(beside)))) : bare >= 2 ? Math.floor(bare) : Math.max(0.25, bare);
     return [wide, Math.max(wide, Math.min(20, Math.floor(480 / Math.max(1, this.rows))))];
   }
 
@@ -84,7 +90,7 @@ export class QMatrix extends LitElement {
             aria-label=${`${this.label}. ${this.describe(row, col)}`}
             @keydown=${this.keyed} @click=${(e: MouseEvent) => this.chosen(this.under(e))}
             @pointermove=${(e: PointerEvent) => this.hovered(this.under(e))} @pointerleave=${() => this.hovered(null)}>
-            <canvas width=${this.cols * wide * sharp()} height=${this.rows * high * sharp()} style=${`width:${this.cols * wide}px;height:${this.rows * high}px`}></canvas>
+            <canvas width=${Math.ceil(this.cols * wide * sharp())} height=${Math.ceil(this.rows * high * sharp())} style=${`width:${this.cols * wide}px;height:${this.rows * high}px`}></canvas>
             ${this.rows && this.cols ? html`<i class="cursor" style=${`left:${col * wide}px;top:${row * high}px`}></i>` : nothing}
             ${this.hover ? html`<i class="hover" style=${`left:${this.hover.col * wide}px;top:${this.hover.row * high}px`}></i>` : nothing}
           </div>
@@ -94,7 +100,8 @@ export class QMatrix extends LitElement {
     </div>`;
   }
 
-  protected override updated(): void {
+  protected override updated(changed: Map<PropertyKey, unknown>): void {
+    if (changed.size === 1 && changed.has("hover")) return; // the cells are as they were
     const canvas = this.querySelector("canvas");
     const pen = canvas?.getContext("2d");
     if (!canvas || !pen || !this.rows || !this.cols) return;
@@ -122,7 +129,7 @@ export class QMatrix extends LitElement {
     [small.width, small.height] = [this.cols, this.rows];
     small.getContext("2d")!.putImageData(picture, 0, 0);
     pen.setTransform(sharp(), 0, 0, sharp(), 0, 0);
-    pen.imageSmoothingEnabled = false;
+    pen.imageSmoothingEnabled = wide % 1 !== 0; // no cell is lost where there are fewer dots than cells
     pen.drawImage(small, 0, 0, this.cols * wide, this.rows * high);
     const line = getComputedStyle(this).getPropertyValue(this.tone === "code" ? "--paper" : "--line"); // codes fill their cells
     if (Math.min(wide, high) >= 6) this.hatched(pen, wide, high, getComputedStyle(this).getPropertyValue("--hatch"));

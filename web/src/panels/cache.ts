@@ -6,6 +6,7 @@ import { lines } from "../draw/lines";
 import { amounts, bytes } from "../draw/bytes";
 import { num } from "../draw/number";
 import "../draw/player";
+import { reveal } from "../draw/reveal";
 import { Panel, panel } from "../panel";
 import "./more.css";
 
@@ -62,12 +63,16 @@ class CachePanel extends Panel {
     return html`<div><dt>${this.t(key)}</dt><dd>${number}</dd></div>`;
   }
 
+  protected override updated(): void {
+    reveal(this.querySelector(".shelf"), this.querySelector(".shelf .new"));
+  }
+
   /** One slot per kept position: those of the prompt came at once, each later step adds one. */
   private shelf(steps: Step[], at: number): TemplateResult {
     const tokens = this.page.meta.decoder!.tokens;
     const length = steps.at(-1)!.tokens;
     const [kept, before] = [steps[at - 1]!.tokens, at > 1 ? steps[at - 2]!.tokens : 0];
-    return html`<ol class="shelf" aria-label=${this.t("cache.shelf", kept)}>${Array.from({ length }, (_, i) => html`<li
+    return html`<ol class="shelf" tabindex="0" aria-label=${this.t("cache.shelf", kept)}>${Array.from({ length }, (_, i) => html`<li
       class=${i >= kept ? "later" : i >= before ? "new" : "kept"} title=${this.t(i >= kept ? "cache.later" : i >= before ? "cache.new" : "cache.old")}>${tokens[i]?.text ?? ""}</li>`)}</ol>
       <p class="legend"><span class="key-cell new"></span>${this.t("cache.new")} <span class="key-cell kept"></span>${this.t("cache.old")} <span class="key-cell later"></span>${this.t("cache.later")}</p>`;
   }

@@ -6,6 +6,7 @@ import { bars } from "../draw/bars";
 import { choice } from "../draw/choose";
 import { cell as tinted, scale, shade } from "../draw/colour";
 import { num, percent } from "../draw/number";
+import { reveal } from "../draw/reveal";
 import { word } from "../draw/strip";
 import { Panel, panel, type Token } from "../panel";
 import { clamp } from "../select";
@@ -15,6 +16,7 @@ type Guess = [piece: string, chance: number];
 interface Spot { row: number; pos: number }
 
 const WIDE = 32;
+const FEW = 12; // layers that are all in sight; of more, the grid scrolls under its words
 const READINGS = ["best", "besides", "rank"] as const; // what a cell says: its guess, its guess besides the word just read, the answer's rank
 const COPIES = 0.2; // of the cells below the last layer that repeat the word just read, from which on the page speaks of it
 
@@ -44,15 +46,17 @@ class GuessMap extends Panel {
     const { layers, cells, first } = lens as unknown as { layers: string[]; cells: Guess[][][]; first: number };
     const count = cells[0]!.length;
     const spot = this.spot(layers.length, first, count);
-    const from = this.from >= 0 ? Math.min(this.from, Math.max(0, count - WIDE)) : Math.max(0, Math.min(spot.pos - first - WIDE / 2, count - WIDE));
+    const from = Math.max(0, Math.min(this.from >= 0 ? this.from : spot.pos - first - WIDE / 4, count - WIDE));
+    const writes = this.page.meta.decoder ? this.page.meta.decoder.prompt - 1 : -1; // where the first word is written
     const seen = Array.from({ length: Math.min(WIDE, count) }, (_, i) => from + i);
     const at = this.hover ?? spot;
     return html`
       <div class="controls">${choice(this.t("guess-map.reading"), READINGS.map((r) => [r, this.t(`guess-map.${r}`)]), this.reading, (r) => (this.reading = r))}</div>
       ${this.copies(lens)}
-      ${count > WIDE ? html`<div class="controls"><button type="button" ?disabled=${from === 0} @click=${() => (this.from = Math.max(0, from - WIDE / 2))}>${this.t("guess-map.earlier")}</button>
-        <button type="button" ?disabled=${from + WIDE >= count} @click=${() => (this.from = from + WIDE / 2)}>${this.t("guess-map.later")}</button></div>` : nothing}
-      <div class="guess"><div class="scroll" tabindex="-1">
+      ${count > WIDE || layers.length > FEW ? html`<div class="controls"><button type="button" ?disabled=${from === 0} @click=${() => (this.from = Math.max(0, from - WIDE / 2))}>${this.t("guess-map.earlier")}</button>
+        <button type="button" ?disabled=${from + WIDE >= count} @click=${() => (this.from = from + WIDE / 2)}>${this.t("guess-map.later")}</button>
+        ${writes < first ? nothing : html`<button type="button" ?disabled=${spot.pos === writes && this.from < 0} @click=${() => this.choose(Math.max(1, spot.row), writes)}>${this.t("guess-map.first")}</button>`}</div>` : nothing}
+      <div class="guess ${layers.length > FEW ? "many" : ""}"><div class="scroll" tabindex="-1">
         <table class="guess-grid" role="grid" aria-label=${this.t("guess-map.grid")} @keydown=${(e: KeyboardEvent) => this.keyed(e, layers.length, first, count)} @pointerleave=${() => (this.hover = null)}>
           <thead><tr><td></td>${seen.map((i) => html`<th scope="col" class=${i + first === at.pos ? "on" : ""}>${word(this.tokens[i + first]?.text ?? "")}</th>`)}</tr></thead>
           <tbody>${[...layers.keys()].reverse().map((row) => html`<tr><th scope="row">${this.layer(layers[row]!)}</th>${seen.map((i) => this.cell(lens, row, i, spot))}</tr>`)}</tbody>
@@ -130,12 +134,8 @@ class GuessMap extends Panel {
   }
 
   protected override updated(): void {
-    const chosen = this.querySelector<HTMLElement>("td.chosen");
     const box = this.querySelector<HTMLElement>(".guess .scroll");
-    if (!chosen || !box || this.hover) return;
-    const [left, right] = [chosen.offsetLeft - 96, chosen.offsetLeft + chosen.offsetWidth];
-    if (left < box.scrollLeft) box.scrollLeft = left;
-    else if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth + 8;
+    if (box && !this.hover) reveal(box, this.querySelector("td.chosen"), { left: 96, top: 32, ahead: box.clientWidth / 2 });
   }
 }
 panel({ name: "guess-map", element: "q-guess-map", order: 25, fits: (meta) => meta.panels.includes("lens") }, GuessMap);

@@ -7,6 +7,7 @@ import { choice, toggle } from "../draw/choose";
 import { num, percent, short } from "../draw/number";
 import { strip, word } from "../draw/strip";
 import { sharp, type Spot } from "../draw/matrix";
+import { reveal } from "../draw/reveal";
 import { Panel, panel, type Token } from "../panel";
 import { clamp, shown } from "../select";
 import { reason, type Key } from "../words";
@@ -14,39 +15,46 @@ import "./heads.css";
 
 const LISTED = 24;
 const LINES = 64;
-const GAP = 6;
+const WHOLE = 512; // tokens a side from which on the server pools a head
 const HIGHEST = 480; // of the grid of all heads: what is below it stays in sight
+const MANY = 8; // layers or heads from which on one head stands beside the grid of all and stays in sight
+const LEAST = 22; // pixels of a picture with room round it; more heads than fit so stand closer, in a box that scrolls
 
 class Heads extends Panel {
   @state() private how: "matrix" | "lines" = "matrix";
   @state() private sinkless = false;
   @state() private log = false;
 
-  protected asks(): Record<string, string> {
+  protected asks(): Record<string, string | undefined> {
     const { part, layer, head, query } = this.page.state;
     return {
       thumbs: this.run("thumbs", { part, sink: this.sinkless ? 0 : undefined }), attn: this.run("attn", { part, layer, head }),
-      row: this.run("row", { part, layer, head, query }), mask: this.run("mask", { part, layer }),
+      row: this.run("row", { part, layer, head, query }), mask: this.longest <= WHOLE ? this.run("mask", { part, layer }) : undefined,
     };
+  }
+
+  private get longest(): number {
+    return Math.max(this.page.tokens("queries").length, this.page.tokens("keys").length);
   }
 
   protected view({ thumbs, attn, row, mask }: Record<string, Answer>): TemplateResult {
     const { page } = this;
     const { part, layer, head } = page.state;
-    const small = Math.max(page.tokens("queries").length, page.tokens("keys").length) <= LINES;
+    const { heads, layers } = page.part;
+    const small = this.longest <= LINES;
     const how = small ? this.how : "matrix";
     return html`<div class="controls">
         ${page.meta.parts.length > 1 ? choice(this.t("part"), page.meta.parts.map((p) => [p.part, this.t(`part.${p.part}` as Key)]), part, (p) => page.set({ part: p })) : nothing}
         ${toggle(this.t("heads.hide-sink"), this.sinkless, (on) => (this.sinkless = on))}
         ${toggle(this.t("heads.log"), this.log, (on) => (this.log = on))}</div>
-      <div class="heads-one ${page.part.heads <= 6 ? "few" : ""}">
+      <div class="heads-one ${layers > MANY || heads > MANY ? "many" : heads <= 6 ? "few" : ""}" style=${`--heads:${heads}`}>
       <section class="heads-all"><q-thumbs .answer=${thumbs} .layer=${layer} .head=${head} .groups=${page.part.groups} .log=${this.log}
         .label=${this.t("heads.grid", page.part.layers, page.part.heads)} .spoken=${(l: number, h: number) => this.named(thumbs!, l, h)}
         @q-head=${(e: CustomEvent<{ layer: number; head: number }>) => page.set(e.detail)}></q-thumbs></section>
       <section class="heads-picture">
         <div class="controls"><h3>${this.t("heads.one", shown(layer), shown(head))}</h3>
           ${small ? choice(this.t("picture"), [["matrix", this.t("heads.matrix")], ["lines", this.t("heads.lines")]], how, (h) => (this.how = h)) : nothing}</div>
-        ${how === "matrix" ? this.matrix(attn!, mask!) : this.lines(attn!)}
+        ${how === "matrix" ? this.matrix(attn!, mask) : this.lines(attn!)}
         ${this.sinkless ? html`<p class="note">${this.t("heads.hidden", percent(row!.arrays!.weight!.data[0] ?? 0), percent(this.mean(thumbs!)))}</p>` : nothing}
         ${attn!.pool > 1 ? html`<p class="note">${this.t("heads.pooled", attn!.pool)}</p>` : nothing}
         <div class="controls">${this.cuts()}</div>
@@ -66,14 +74,14 @@ class Heads extends Panel {
     return `${this.t("heads.one", shown(layer), shown(head))} · ${this.t("heads.sink", percent(sink.data[layer * sink.shape[1]! + head] ?? 0))}${shared}`;
   }
 
-  private matrix(attn: Answer, mask: Answer): TemplateResult {
+  private matrix(attn: Answer, mask?: Answer): TemplateResult {
     const { page } = this;
     const [asking, asked] = [page.tokens("queries"), page.tokens("keys")];
     const weight = attn.arrays!.weight!;
     const by: number = attn.pool;
     const [rows, cols] = weight.shape as [number, number];
-    const code = mask.arrays!.code!;
-    const hidden = (r: number, c: number): number => (by > 1 ? 0 : (code.data[r * code.shape[1]! + c] ?? 0));
+    const code = by > 1 ? undefined : mask?.arrays!.code;
+    const hidden = (r: number, c: number): number => code?.data[r * code.shape[1]! + c] ?? 0;
     const most = this.sinkless ? 0 : 255;
     const data = this.sinkless ? weight.data.map((v, i) => (i % cols === 0 ? 0 : v)) : weight.data;
     return html`<q-matrix .data=${data} .rows=${rows} .cols=${cols} .most=${most} .log=${this.log} .without=${this.sinkless && by === 1 ? 0 : -1}
@@ -83,7 +91,7 @@ class Heads extends Panel {
       .describe=${(r: number, c: number) => {
         const out = hidden(r, c);
         const names = [shown(r * by), word(asking[r * by]?.text ?? ""), shown(c * by), word(asked[c * by]?.text ?? "")] as const;
-        return out ? this.t("heads.cell.out", ...names, this.reason(mask.reasons[out])) : this.t("heads.cell", ...names, percent((weight.data[r * cols + c] ?? 0) / 255));
+        return out ? this.t("heads.cell.out", ...names, this.reason(mask!.reasons[out])) : this.t("heads.cell", ...names, percent((weight.data[r * cols + c] ?? 0) / 255));
       }}
       @q-cell=${(e: CustomEvent<Spot>) => page.set({ query: e.detail.row * by, key: e.detail.col * by })}></q-matrix>`;
   }
@@ -178,21 +186,24 @@ class QThumbs extends LitElement {
     return this.answer.arrays!.thumbs!.shape as [number, number, number, number];
   }
 
-  /** Pixels of one picture across and down. */
-  private get side(): [number, number] {
+  /** Pixels of one picture across and down, and those between two. */
+  private get side(): [number, number, number] {
     const [layers, heads, m, n] = this.shape;
-    const room = Math.max(22, Math.min(76, Math.floor((this.room - 28) / heads) - GAP, Math.floor(HIGHEST / layers) - GAP));
-    return n >= m ? [room, Math.max((room * m) / n, room / 3)] : [Math.max((room * n) / m, room / 3), room];
+    const fit = (high: number, gap: number): number => Math.min(76, Math.floor((this.room - 28) / heads) - gap, Math.floor(high / layers) - gap);
+    const gap = fit(HIGHEST, 6) >= LEAST ? 6 : 2;
+    const room = gap === 6 ? fit(HIGHEST, 6) : Math.max(8, Math.min(LEAST, fit(Math.max(320, 0.6 * innerHeight), 2)));
+    return n >= m ? [room, Math.max((room * m) / n, room / 3), gap] : [Math.max((room * n) / m, room / 3), room, gap];
   }
 
   protected override render(): unknown {
     const [layers, heads] = this.shape;
-    const [wide, high] = this.side.map((x) => x + GAP) as [number, number];
+    const [across, down, gap] = this.side;
+    const [wide, high] = [across + gap, down + gap];
     const at = this.hover ?? [this.layer, this.head];
     const lead = heads / Math.max(1, this.groups);
     return html`<div class="thumbs"><div class="scroll">
-      <div class="thumbs-heads" style=${`margin-left:28px`} aria-hidden="true">${Array.from({ length: heads }, (_, h) => html`<span style=${`width:${wide}px`} class=${`${h === at[1] ? "on" : ""} ${lead > 1 && h % lead === 0 ? "lead" : ""}`}>${h + 1}</span>`)}</div>
-      <div class="thumbs-body"><div class="thumbs-layers" aria-hidden="true">${Array.from({ length: layers }, (_, i) => layers - 1 - i).map((l) => html`<span style=${`height:${high}px`} class=${l === at[0] ? "on" : ""}>${l + 1}</span>`)}</div>
+      <div class="thumbs-heads" aria-hidden="true">${Array.from({ length: heads }, (_, h) => html`<span style=${`width:${wide}px`} class=${`${h === at[1] ? "on" : ""} ${lead > 1 && wide >= 16 && h % lead === 0 ? "lead" : ""}`}>${numbered(h, at[1], wide, 20)}</span>`)}</div>
+      <div class="thumbs-body"><div class="thumbs-layers" aria-hidden="true">${Array.from({ length: layers }, (_, i) => layers - 1 - i).map((l) => html`<span style=${`height:${high}px`} class=${l === at[0] ? "on" : ""}>${numbered(l, at[0], high, 14)}</span>`)}</div>
         <div class="thumbs-cells" tabindex="0" role="application" aria-label=${`${this.label}. ${this.spoken(this.layer, this.head)}`} @keydown=${this.keyed}
           @click=${(e: MouseEvent) => this.tell(...this.under(e))} @pointermove=${(e: PointerEvent) => (this.hover = this.under(e))} @pointerleave=${() => (this.hover = null)}>
           <canvas width=${heads * wide * sharp()} height=${layers * high * sharp()} style=${`width:${heads * wide}px;height:${layers * high}px`}></canvas>
@@ -201,15 +212,16 @@ class QThumbs extends LitElement {
   }
 
   protected override updated(): void {
+    if (!this.hover) reveal(this.querySelector(".scroll"), this.querySelector(".cursor"), { left: 28, top: 20 });
     const canvas = this.querySelector("canvas")!;
     const pen = canvas.getContext("2d")!;
     const [layers, heads, m, n] = this.shape;
     const { data } = this.answer.arrays!.thumbs!;
-    const [wide, high] = this.side;
-    const corner = (l: number, h: number): [number, number] => [h * (wide + GAP) + GAP / 2, (layers - 1 - l) * (high + GAP) + GAP / 2];
+    const [wide, high, gap] = this.side;
+    const corner = (l: number, h: number): [number, number] => [h * (wide + gap) + gap / 2, (layers - 1 - l) * (high + gap) + gap / 2];
     pen.setTransform(sharp(), 0, 0, sharp(), 0, 0);
     pen.clearRect(0, 0, canvas.width, canvas.height);
-    pen.imageSmoothingEnabled = false;
+    pen.imageSmoothingEnabled = wide * sharp() < n; // where a picture has fewer dots than cells none is lost
     const small = document.createElement("canvas");
     [small.width, small.height] = [n, m];
     const ink = small.getContext("2d")!;
@@ -232,8 +244,8 @@ class QThumbs extends LitElement {
   private under(event: MouseEvent): [number, number] {
     const [layers, heads] = this.shape;
     const box = this.querySelector("canvas")!.getBoundingClientRect();
-    const [wide, high] = this.side;
-    return [clamp(layers - 1 - Math.floor((event.clientY - box.top) / (high + GAP)), layers), clamp(Math.floor((event.clientX - box.left) / (wide + GAP)), heads)];
+    const [wide, high, gap] = this.side;
+    return [clamp(layers - 1 - Math.floor((event.clientY - box.top) / (high + gap)), layers), clamp(Math.floor((event.clientX - box.left) / (wide + gap)), heads)];
   }
 
   private tell(layer: number, head: number): void {
@@ -249,5 +261,8 @@ class QThumbs extends LitElement {
     this.tell(clamp(this.layer + move[0]!, layers), clamp(this.head + move[1]!, heads));
   }
 }
+
+/** The number of a layer or head; where there is no room for each, that of every fourth and of the one at the cursor. */
+const numbered = (i: number, at: number, room: number, least: number): string => (room >= least || i === at || ((i + 1) % 4 === 0 && Math.abs(i - at) > 1) ? shown(i) : "");
 customElements.define("q-thumbs", QThumbs);
 panel({ name: "heads", element: "q-heads", order: 10, fits: (meta) => meta.panels.includes("attn") && meta.parts.length > 0 }, Heads);

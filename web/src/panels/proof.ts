@@ -2,10 +2,13 @@
 import { html, type TemplateResult } from "lit";
 import { state } from "lit/decorators.js";
 import type { Answer } from "../client";
+import { bars } from "../draw/bars";
 import { choice } from "../draw/choose";
 import { cell } from "../draw/colour";
 import { arcs, bridge } from "../draw/links";
-import { num, percent } from "../draw/number";
+import "../draw/matrix";
+import type { Spot } from "../draw/matrix";
+import { num, percent, tell } from "../draw/number";
 import { strip, word } from "../draw/strip";
 import { Panel, panel, type Token } from "../panel";
 import { clamp, shown } from "../select";
@@ -13,6 +16,8 @@ import type { Key } from "../words";
 import "./more.css";
 
 const MOST = 32; // tokens of the longest text whose every edge is cut
+const MANY = 8; // layers or heads from which on they are drawn instead of listed
+const LISTED = 8;
 const SIDES = ["encoder", "cross", "decoder"] as const;
 type Side = (typeof SIDES)[number];
 
@@ -78,11 +83,33 @@ class ProofPanel extends Panel {
 
   private heads(proof: Answer, goal: number, was: number, say: string): TemplateResult {
     const rows = proof.heads as number[][][];
+    if (rows.length > MANY || rows[0]!.length > MANY) return this.grid(proof, goal, was, say);
     return html`<div class="scroll" tabindex="0" role="region" aria-label=${this.t("proof.heads")}><table class="numbers" aria-label=${this.t("proof.heads")}>
       <thead><tr><td></td>${rows[0]!.map((_, h) => html`<th scope="col">${this.t("head")} ${shown(h)}</th>`)}</tr></thead>
       <tbody>${rows.map((row, l) => html`<tr><th scope="row">${this.t("layer")} ${shown(l)}</th>${row.map((c, h) => html`<td style=${cell(-Math.max(0, was - c[goal]!) / Math.max(was, 0.01))}>
         ${num(c[goal]!, this.t("proof.head", l + 1, h + 1, say), this.headLine(proof, l, h, goal), percent(c[goal]!))}
         ${this.page.client.recorded ? "" : html`<button type="button" class="quiet small" aria-label=${this.t("proof.cut", l + 1, h + 1)} title=${this.t("proof.cut", l + 1, h + 1)} @click=${() => this.cut(proof.side, l, h)}>✂</button>`}</td>`)}</tr>`)}</tbody></table></div>`;
+  }
+
+  /** Many heads: what each of them takes in one picture, and those that matter most in numbers. */
+  private grid(proof: Answer, goal: number, was: number, say: string): TemplateResult {
+    const rows = proof.heads as number[][][];
+    const [layers, heads] = [rows.length, rows[0]!.length];
+    const now = (l: number, h: number): number => rows[l]![h]![goal]!;
+    const named = (l: number, h: number): string => this.t("proof.head", l + 1, h + 1, say);
+    const at: [number, number] = [clamp(this.page.state.layer, layers), clamp(this.page.state.head, heads)];
+    const choose = (l: number, h: number): void => {
+      this.page.set({ layer: l, head: h });
+      tell(this, { value: now(l, h), name: named(l, h), line: this.headLine(proof, l, h, goal) });
+    };
+    const worst = rows.flatMap((row, l) => row.map((_, h) => [l, h] as const)).sort((a, b) => now(...a) - now(...b)).slice(0, LISTED);
+    return html`<q-matrix tone="signed" .data=${rows.flatMap((row) => row.map((c) => c[goal]! - was))} .rows=${layers} .cols=${heads} .most=${Math.max(was, 0.01)} .at=${at} .largest=${22}
+        .rowNames=${rows.map((_, l) => `${this.t("layer")} ${shown(l)}`)} .colNames=${rows[0]!.map((_, h) => shown(h))} .colTitle=${this.t("head")} label=${this.t("proof.heads")}
+        .describe=${(l: number, h: number) => `${named(l, h)}: ${percent(now(l, h))}`} @q-cell=${(e: CustomEvent<Spot>) => choose(e.detail.row, e.detail.col)}></q-matrix>
+      ${this.page.client.recorded ? "" : html`<button type="button" @click=${() => this.cut(proof.side, ...at)}>${this.t("proof.cut", at[0] + 1, at[1] + 1)}</button>`}
+      <h3>${this.t("proof.worst", LISTED)}</h3>${bars(worst.map(([l, h]) => ({
+        name: this.t("heads.one", l + 1, h + 1), value: now(l, h), full: named(l, h), line: this.headLine(proof, l, h, goal), current: l === at[0] && h === at[1], click: () => choose(l, h),
+      })), { label: this.t("proof.worst", LISTED), as: "percent", most: 1 })}`;
   }
 
   private headLine(proof: Answer, layer: number, head: number, goal: number): string {

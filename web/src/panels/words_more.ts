@@ -221,6 +221,7 @@ export const more = {
   "proof.instead": ["改说", "says"],
   "proof.heads": ["关掉一个头以后", "With one head silenced"],
   "proof.heads.about": ["「{0}」的概率原来是", "The chance of “{0}” was"],
+  "proof.worst": ["关掉以后概率最低的 {0} 个头", "The {0} heads without which it is least likely"],
   "proof.head": ["关掉第 {0} 层头 {1} 后 P({2})", "P({2}) with layer {0} head {1} silenced"],
   "proof.cut": ["关掉第 {0} 层头 {1}，重新跑一遍", "silence layer {0} head {1} and run again"],
 
