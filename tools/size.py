@@ -25,10 +25,10 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 287, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 164, "json_files": 39, "core": 990,
+    "spec": 287, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 164, "json_files": 39, "core": 992,
     "gguf_file": 235, "families": 2302, "checkpoints": 1304, "tokenizers": 1290, "data": 2353,
     "adapt": 236, "sampling": 100,
-    "cost": 187, "devices": 47, "plots": 479, "baselines": 223, "chat": 387, "generation": 549, "lens": 2172,
+    "cost": 187, "devices": 47, "plots": 479, "baselines": 223, "chat": 387, "generation": 1251, "lens": 2172,
     "specialize": 1486, "tasks": 1044, "model": 141, "hub": 154, "training": 5559, "explore": 2315, "labs": 3544,
     "cli": 2628, "__init__": 24, "__main__": 3,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Logits to a distribution, and a draw from it: pure functions, one stream of numbers per sequence.
 
-The order is fixed: temperature, then top-k, then top-p, then min-p, then normalise. Next: generation/engine.py.
+The order is fixed: temperature, then top-k, then top-p, then min-p, then normalise. Next: generation/sampler.py.
 """
 
 import math

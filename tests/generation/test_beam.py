@@ -12,9 +12,9 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
+from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam, order_children
 from qkv.generation.decoder import Decoder, Ensemble
-from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 

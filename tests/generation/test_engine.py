@@ -1,324 +1,247 @@
-"""The engine against the model itself, read whole for every token, one row at a time."""
+"""The engine against the closed batch, and its promises one by one; test_schedules.py draws whole schedules."""
 
 import functools
-from copy import deepcopy
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.rounding import EXACT, ROOM
+from support import zoo
 
-from qkv import sampling
-from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.core.step import Inputs, active_tracer
+from qkv.core.step import active_tracer
 from qkv.errors import QkvError
-from qkv.generation import decoder as decoder_module
-from qkv.generation.decoder import Decoder, batch_by_length
-from qkv.generation.engine import generate, stream_tokens
+from qkv.generation import passes
+from qkv.generation.batch import generate
+from qkv.generation.beam import Search, beam
+from qkv.generation.engine import Engine, Settings
+from qkv.generation.pages import Pages, Table
+from qkv.generation.runner import Runner
+from qkv.generation.scheduler import Limits
 from qkv.generation.sequence import DecodeOptions
+from qkv.lens.trace import Trace
 from qkv.sampling import Sampling
-from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
 
-PROMPTS = [[5, 9, 11], [7], [3, 4, 8, 12, 13, 2, 90], [61, 62, 63, 64]]
-START = DecodeOptions(start=(1,))
-
-
-def lm(mask: str = "causal", window: int | None = None, positions: Table | None = None) -> Spec:
-    attn = Attention(4, 2, 32, Mask(mask, window), rotary=None if positions else Rotary(32))
-    block = Block(attn, Ffn(96, "silu", gated=True), norm_in=Norm("rms", 1e-6))
-    decoder = Stack(64, (block,) * 3, positions, final_norm=Norm("rms", 1e-6))
-    return Spec(97, decoder=decoder, head=Head("untied"), init=Init("normal", 0.2))
-
-
-def translator() -> Spec:
-    n, ff = Norm("layer"), Ffn(128, "relu", bias=True)
-    enc = Block(Attention(2, 2, 32, Mask("full"), True, True), ff, norm_sum=n)
-    cross = Attention(2, 2, 32, Mask("memory"), True, True)
-    dec = Block(Attention(2, 2, 32, Mask("causal"), True, True), ff, cross=cross, norm_sum=n)
-    t = Table("sinusoid", 256)
-    return Spec(97, Stack(64, (dec,) * 3, t, 8.0), Stack(64, (enc,) * 3, t, 8.0), init=Init("normal", 0.2))
-
-
-SPECS = {
-    "causal": lm(),
-    "window": lm(window=4),
-    "learned": lm(positions=Table("learned", 64)),
-    "prefix": lm("prefix"),
-    "translator": translator(),
-}
+WRITERS = [name for name, make in zoo.ALL.items() if make().decoder and make().head]
+PROMPTS = [[7, 9, 11], [7], [7, *range(4, 40)], [7, 52, 4, 60]]
+TIGHT = Settings(tokens=56, page_size=4, limits=Limits(rows=4, tokens=16, beside=5))
 
 
 @functools.cache
-def model(name: str, seed: int = 0) -> Transformer:
-    core = Transformer(SPECS[name])
-    initialise(core, seed)
-    return core.requires_grad_(False)
+def model(name: str) -> Transformer:
+    return zoo.made(zoo.ALL[name]()).double().requires_grad_(False)
 
 
-def feed(name: str, **more: object) -> DecodeOptions:
-    return DecodeOptions(start=(1,) if name == "translator" else (), **more)
+def ask(name: str, **more: object) -> DecodeOptions:
+    start = (1,) if zoo.ALL[name]().encoder else ()
+    return DecodeOptions(**{"max_new_tokens": 9, "start": start, "blanks": (7,), "eos": (3,), **more})
 
 
-def followers(core: Transformer, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    """Log probabilities [V] of what follows, everything read again in one pass, no cache, no padding, no batch."""
-    if core.spec.encoder:
-        source = torch.tensor([prompt])
-        memory = core.encode(source)
-        ids = torch.tensor([[1, *tokens]])
-        return core(ids, Inputs(memory=memory)).logits[0, -1].log_softmax(-1)
-    ids = torch.tensor([[*prompt, *tokens]])
-    return core(ids, Inputs(prefix_len=torch.tensor([len(prompt)]))).logits[0, -1].log_softmax(-1)
-
-
-def plainly(core: Transformer, prompt: list[int], n: int) -> tuple[list[int], list[float]]:
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    for _ in range(n):
-        best = followers(core, prompt, tokens).max(-1)
-        tokens.append(int(best.indices))
-        logprobs.append(float(best.values))
-    return tokens, logprobs
+@pytest.fixture(autouse=True)
+def try_each_core_once(monkeypatch):
+    monkeypatch.setattr(passes, "find_sizes", functools.cache(passes.find_sizes))
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("how", [{}, {"cache": False}, {"chunk": 1}, {"chunk": 3}])
-def test_a_batch_of_unequal_prompts_writes_what_each_writes_alone(name, how):
-    if name == "prefix" and "chunk" in how:
-        return
-    core, wide = model(name), deepcopy(model(name)).double()
-    options = feed(name, max_new_tokens=12, **how)
-    found, exact = (generate(c, PROMPTS, options=options) for c in (core, wide))
-    alone, truth = ([plainly(c, prompt, 12) for prompt in PROMPTS] for c in (core, wide))
-    rounding = max(abs(a - b) for one, other in zip(alone, truth, strict=True)
-                   for a, b in zip(one[1], other[1], strict=True))  # fmt: skip
-    for n, prompt in enumerate(PROMPTS):
-        assert found[n].tokens == exact[n].tokens == alone[n][0]
-        assert found[n].logprobs == pytest.approx(alone[n][1], abs=ROOM * rounding)
-        assert exact[n].logprobs == pytest.approx(truth[n][1], abs=EXACT)
-        assert (found[n].finish_reason, found[n].prompt) == ("length", tuple(prompt))
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("tight", [False, True])
+def test_requests_together_write_what_a_batch_writes(name, tight):
+    core, options = model(name), ask(name)
+    engine = Engine(core, TIGHT if tight else Settings())
+    handles = [engine.submit(prompt, options) for prompt in PROMPTS]
+    for handle, prompt in zip(handles, PROMPTS, strict=True):
+        found, (wanted,) = handle.result(), generate(core, [prompt], options=options)
+        assert (found.tokens, found.finish_reason) == (wanted.tokens, wanted.finish_reason)
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-9)
+    if tight and not core.spec.encoder:
+        assert sum(handle.group.preempted for handle in handles) > 0
+    assert engine.pages.free == engine.pages.count - 1
 
 
-def test_padding_that_is_not_masked_is_noticed(monkeypatch):
-    right = decoder_module.pad_rows
-    monkeypatch.setattr(decoder_module, "pad_rows", lambda *a: (right(*a)[0], None))
-    with pytest.raises(AssertionError):
-        test_a_batch_of_unequal_prompts_writes_what_each_writes_alone("causal", {})
+@pytest.mark.parametrize("name", ["gqa", "seq2seq", "latent", "parallel"])
+def test_beams_share_pages_and_find_what_a_batch_finds(name):
+    core, options, search = model(name), ask(name), Search(3, 2, stop="bound")
+    engine = Engine(core, Settings(page_size=4))
+    handles = [engine.submit(prompt, options, search=search) for prompt in PROMPTS]
+    most = 0
+    while engine.step():
+        rows = [row.table.pages for group in engine.scheduler.running for row in group.rows]
+        most = max(most, sum(map(len, rows)) - len({page for pages in rows for page in pages}))
+    for handle, wanted in zip(handles, beam(core, PROMPTS, search=search, options=options), strict=True):
+        assert [h.tokens for h in handle.hypotheses] == [h.tokens for h in wanted]
+        assert handle.hypotheses[0].score == pytest.approx(wanted[0].score, abs=1e-9)
+        assert handle.result().tokens == wanted[0].tokens
+    assert most > 0
+    assert engine.pages.free == engine.pages.count - 1
 
 
-@pytest.mark.parametrize("name", ["causal", "translator"])
-def test_finished_rows_leave_and_the_others_go_on(name, monkeypatch):
+def test_a_shared_prompt_is_read_once():
+    engine, prompt = Engine(model("gqa"), Settings(page_size=4)), list(range(40))
+    first = engine.submit([*prompt, 1], ask("gqa")).result()
+    before = engine.passes.positions
+    second = engine.submit([*prompt, 2], ask("gqa"))
+    second.result()
+    written = len(second.sequence.tokens) - 1
+    assert engine.passes.positions - before == 1 + written
+    engine.passes.positions = 0
+    assert engine.submit([*prompt, 1], ask("gqa")).result().tokens == first.tokens
+    off = Engine(model("gqa"), Settings(page_size=4, keep_prefixes=False))
+    for n in (1, 2):
+        assert off.submit([*prompt, n], ask("gqa")).result().tokens == (first if n == 1 else second.sequence).tokens
+    assert off.passes.positions > 2 * len(prompt)
+
+
+def test_a_source_is_read_once_and_its_cross_keys_are_made_once(monkeypatch):
+    core, calls = model("seq2seq"), []
+    monkeypatch.setattr(core, "encode", lambda *a, **k: calls.append(1) or type(core).encode(core, *a, **k))
+    engine = Engine(core, TIGHT)
+    handles = [engine.submit(prompt, ask("seq2seq"), search=Search(2)) for prompt in PROMPTS[:2]]
+    [handle.result() for handle in handles]
+    assert len(calls) == 2
+
+
+def test_a_window_gives_back_what_it_leaves_behind():
+    block = replace(zoo.gqa().decoder.blocks[0], attn=replace(zoo.gqa().decoder.blocks[0].attn,
+                    mask=replace(zoo.gqa().decoder.blocks[0].attn.mask, window=6)))  # fmt: skip
+    core = zoo.made(replace(zoo.gqa(), decoder=replace(zoo.gqa().decoder, blocks=(block,) * 2))).double()
+    core.requires_grad_(False)
+    engine, options = Engine(core, Settings(page_size=4, tokens=200)), DecodeOptions(60)
+    handle, most = engine.submit([5, 6, 7], options), 0
+    while engine.step():
+        most = max(most, engine.pages.count - 1 - engine.pages.free)
+    assert most <= 3
+    assert handle.result().tokens == generate(core, [[5, 6, 7]], options=options)[0].tokens
+
+
+def test_cancel_frees_pages_within_one_step_and_keeps_what_was_written():
+    engine = Engine(model("gqa"), Settings(page_size=4))
+    gone, stays = (engine.submit(p, ask("gqa", eos=())) for p in PROMPTS[:2])
+    engine.step()
+    engine.step()
+    gone.cancel()
+    engine.step()
+    assert {page for group in engine.scheduler.running for row in group.rows for page in row.table.pages} == {
+        page for page, readers in enumerate(engine.pages.readers) if readers
+    }
+    assert gone.result().finish_reason == "cancelled"
+    assert len(gone.result().tokens) == 2
+    assert len(stays.result().tokens) == 9
+
+
+def test_first_come_is_first_served_and_nobody_passes_by():
+    engine = Engine(model("gqa"), Settings(tokens=48, page_size=4))
+    long = engine.submit(list(range(20)), ask("gqa", eos=()))
+    wide = engine.submit(list(range(1, 40)), ask("gqa", eos=()))
+    short = engine.submit([5], ask("gqa", eos=()))
+    engine.step()
+    assert [g.number for g in engine.scheduler.running] == [0]  # the short one would fit, and waits
+    ends: list[int] = []
+    while engine.step():
+        ends += [h.group.number for h in (long, wide, short) if h.done and h.group.number not in ends]
+    assert ends[0] == 0
+
+
+def test_others_write_on_while_a_long_prompt_is_read_in_pieces():
+    engine = Engine(model("gqa"), Settings(limits=Limits(beside=4)))
+    first = engine.submit([5], ask("gqa", eos=()))
+    engine.step()
+    engine.submit(list(range(30)), ask("gqa"))
+    for n in range(2, 6):
+        engine.step()
+        assert len(first.sequence.tokens) == n
+        assert engine.scheduler.running[1].rows[0].table.length == 4 * (n - 1)
+
+
+@pytest.mark.parametrize("name", ["gqa", "seq2seq"])
+def test_a_trace_hears_its_own_request_and_changes_no_other(name):
     core = model(name)
-    free = [plainly(core, p, 12)[0] for p in PROMPTS]
-    eos = (free[0][3], free[2][6])
-    found = generate(core, PROMPTS, options=feed(name, max_new_tokens=12, eos=eos))
-    for row, tokens in zip(found, free, strict=True):
-        end = next((i + 1 for i, t in enumerate(tokens) if t in eos), None)
-        assert row.tokens == tokens[:end]
-        assert row.finish_reason == ("stop" if end else "length")
-    assert len({len(r.tokens) for r in found}) > 1
-    # deliberate fault: rows leave, but the cache forgets who is who
-    keep = Decoder.select_rows
-    monkeypatch.setattr(Decoder, "select_rows", lambda self, rows, sources=None: keep(self, rows.flip(0), rows.flip(0)))
-    assert [r.tokens for r in generate(core, PROMPTS, options=feed(name, max_new_tokens=12, eos=eos))] != [
-        r.tokens for r in found
-    ]
+    engine, side = Engine(core), "decoder." if core.spec.encoder else ""
+    trace = Trace(core, save=["logits", f"{side}layers.0.attn.pattern"])
+    other = engine.submit(PROMPTS[0], ask(name))
+    mine = engine.submit(PROMPTS[3], ask(name), trace=trace)
+    assert active_tracer.get() is None
+    plain = [generate(core, [p], options=ask(name))[0] for p in (PROMPTS[0], PROMPTS[3])]
+    assert [other.result().tokens, mine.result().tokens] == [r.tokens for r in plain]
+    rows = trace["logits"][0].log_softmax(-1)[-len(mine.sequence.tokens) :]
+    assert [float(r[t]) for r, t in zip(rows, mine.sequence.tokens, strict=True)] == pytest.approx(plain[1].logprobs)
+    assert active_tracer.get() is None
 
 
-@pytest.mark.parametrize("name", ["causal", "translator"])
-def test_the_same_seed_writes_the_same_whoever_stands_beside(name):
-    core, warm = model(name), Sampling(1.0, top_p=0.95, seed=3)
-    together = generate(core, PROMPTS, sampling=warm, options=feed(name, max_new_tokens=12))
-    backwards = generate(core, PROMPTS[::-1], sampling=warm, options=feed(name, max_new_tokens=12))[::-1]
-    for i, row in enumerate(together):
-        alone = generate(core, PROMPTS[i : i + 1], sampling=warm, options=feed(name, max_new_tokens=12))[0]
-        assert row.tokens == alone.tokens == backwards[i].tokens
-    other = generate(core, PROMPTS, sampling=Sampling(1.0, top_p=0.95, seed=4), options=feed(name, max_new_tokens=12))
-    assert [r.tokens for r in other] != [r.tokens for r in together]
-    first, second = generate(core, [PROMPTS[0]] * 2, sampling=warm, options=feed(name, max_new_tokens=12))
-    assert first.tokens == together[0].tokens != second.tokens
+def test_logits_that_are_not_finite_end_that_request_alone():
+    core = zoo.made(zoo.gqa()).double().requires_grad_(False)
+    core.embed.weight[50] = float("nan")
+    for settings in (Settings(), Settings(batch_invariant=True)):
+        engine = Engine(core, settings)
+        bad, good = engine.submit([5, 50, 6], ask("gqa")), engine.submit([5, 6], ask("gqa"))
+        assert good.result().tokens == generate(core, [[5, 6]], options=ask("gqa"))[0].tokens
+        with pytest.raises(QkvError) as error:
+            bad.result()
+        assert error.value.code == "logits-not-finite"
+        assert engine.pages.free == engine.pages.count - 1
 
 
-def test_samples_follow_the_model():
-    core, n = model("causal"), 3000
-    found = generate(core, [PROMPTS[0]] * n, sampling=Sampling(1.0), options=DecodeOptions(1))
-    probs = followers(core, PROMPTS[0], []).exp().double()
-    counts = torch.bincount(torch.tensor([r.tokens[0] for r in found]), minlength=97).double()
-    common = probs * n >= 5
-    seen = torch.cat((counts[common], counts[~common].sum()[None]))
-    expected = torch.cat((probs[common], probs[~common].sum()[None])) * n
-    freedom = len(seen) - 1
-    assert ((seen - expected) ** 2 / expected).sum() < freedom + 4 * (2 * freedom) ** 0.5
+def test_a_request_that_no_pool_can_hold_says_what_would_fit():
+    engine = Engine(model("gqa"), Settings(tokens=40, page_size=4))
+    with pytest.raises(QkvError) as error:
+        engine.submit(list(range(30)), ask("gqa", max_new_tokens=20))
+    assert (error.value.code, error.value.message.fields["fits"]) == ("pages", 10)
+    assert len(engine.submit(list(range(30)), ask("gqa", max_new_tokens=10, eos=())).result().tokens) == 10
 
 
-class Letters:
-    """Ids as letters; every fifth id is the first half of a character that the next id ends."""
-
-    def __init__(self) -> None:
-        self.half = ""
-
-    def push(self, token: int) -> str:
-        if token % 5 == 0:
-            self.half += "<"
-            return ""
-        text, self.half = self.half + chr(97 + token % 26), ""
-        return text
-
-    def end(self) -> str:
-        text, self.half = self.half, ""
-        return text
+@pytest.mark.parametrize("prompt", [[], [97], [-1], list(range(70))])
+def test_prompts_that_cannot_be_read_are_refused_at_once(prompt):
+    engine = Engine(model("learned"))
+    with pytest.raises(QkvError):
+        engine.submit(prompt, ask("learned"))
+    assert not engine.busy
 
 
-@pytest.mark.parametrize("strings", [(), ("xy",), ("a", "bc")])
-def test_streamed_texts_join_to_the_final_text(strings):
-    core, warm = model("causal"), Sampling(1.5, seed=1)
-    options = DecodeOptions(30, text_stream=lambda _: Letters())
-    text = "".join(generate(core, [PROMPTS[0]], sampling=warm, options=options)[0].text)
-    strings = strings and (*strings, text[5:8])
-    options = DecodeOptions(30, eos=(9,), stop_strings=strings, text_stream=lambda _: Letters())
-    events = list(stream_tokens(core, PROMPTS, sampling=warm, options=options))
-    found = generate(core, PROMPTS, sampling=warm, options=options)
-    for i, row in enumerate(found):
-        mine = [e for e in events if e.row == i]
-        assert "".join(e.text for e in mine) == row.text
-        assert [e.token for e in mine] == row.tokens
-        assert [e.finish_reason for e in mine] == [None] * (len(mine) - 1) + [row.finish_reason]
-        assert not any(s in row.text for s in strings)
-    if strings:
-        assert found[0].finish_reason == "stop_string"
-        assert len(found[0].text) <= 8
+def test_settings_that_hold_nothing_are_refused():
+    for wrong in ({"tokens": 0}, {"page_size": 0}, {"limits": Limits(rows=9, tokens=8)}):
+        with pytest.raises(QkvError):
+            Settings(**wrong)
 
 
-def test_forbidden_ids_are_never_written():
-    core = model("causal")
-    free = generate(core, PROMPTS, options=DecodeOptions(8))
-    ban = tuple({t for r in free for t in r.tokens})
-    for warm in (Sampling(), Sampling(2.0)):
-        found = generate(core, PROMPTS, sampling=warm, options=DecodeOptions(8, forbid=ban))
-        assert not {t for r in found for t in r.tokens} & set(ban)
+def test_a_page_written_by_one_of_two_readers_is_copied_first(monkeypatch):
+    pages = Pages(9, 4, torch.device("cpu"))
+    pages.store(0, torch.tensor([], dtype=torch.long), torch.empty(1, 1, 0, 2), torch.empty(1, 1, 0, 2))
+    table = Table()
+    assert pages.reserve(table, 6)
+    table.length = 6
+    child = pages.fork(table)
+    assert pages.reserve(child, 7)
+    assert child.pages[0] == table.pages[0]
+    assert child.pages[1] != table.pages[1]
+    assert pages.readers[table.pages[1]] == 1
+    pages.release(table)
+    pages.release(child)
+    assert pages.free == 8
 
 
-def test_the_context_end_stops_a_row_with_length():
-    core = model("learned")
-    prompt = list(range(60))
-    (row,) = generate(core, [prompt])
-    assert (len(row.tokens), row.finish_reason) == (4, "length")
-    full, short = generate(core, [list(range(64)), prompt])
-    assert (full.tokens, full.finish_reason) == ([], "length")
-    assert short.tokens == row.tokens
-    assert len(generate(core, [prompt], options=DecodeOptions(context=62))[0].tokens) == 2
-    assert generate(core, []) == []
+def test_many_threads_share_one_runner():
+    runner, found = Runner(Engine(model("gqa"))), {}
+
+    def work(n: int) -> None:
+        found[n] = [event.token for event in runner.submit(PROMPTS[n], ask("gqa"))]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert [found[n] for n in range(4)] == [generate(model("gqa"), [p], options=ask("gqa"))[0].tokens for p in PROMPTS]
+    broken = runner.submit([5], ask("gqa", eos=()))
+    runner.engine.passes.forward = lambda *a, **k: 1 / 0
+    again = runner.submit([6], ask("gqa", eos=()))
+    with pytest.raises(QkvError, match="division"):
+        again.result()
+    assert broken.done
+    runner.close()
+    with pytest.raises(QkvError):
+        runner.submit([5], ask("gqa"))
 
 
-@pytest.mark.parametrize(
-    ("prompts", "said"),
-    [([[1], list(range(65))], "prompt 1: it has 65 tokens, and the context holds 64"), ([[]], "prompt 0: it is empty"),
-     ([[3, 97]], "token id 97 has no embedding, ids go from 0 to 96"), ([[-1]], "token id -1")],
-)  # fmt: skip
-def test_prompts_that_cannot_be_read_are_named_at_the_call(prompts, said):
-    for write in (generate, stream_tokens):
-        with pytest.raises(QkvError, match=said):
-            write(model("learned"), prompts)
-
-
-def test_what_cannot_be_asked_is_said():
-    with pytest.raises(QkvError, match="max_new_tokens or context"):
-        generate(model("causal"), [[1]])
-    with pytest.raises(QkvError, match="begins with a start id"):
-        generate(model("translator"), [[1]])
-    with pytest.raises(QkvError, match="chunks"):
-        generate(model("prefix"), [[1]], options=DecodeOptions(2, chunk=2))
-    with pytest.raises(QkvError, match="no decoder"):
-        generate(Transformer(Spec(97, encoder=translator().encoder)), [[1]])
-    with pytest.raises(QkvError, match="chunk: found 0"):
-        DecodeOptions(chunk=0)
-
-
-def test_logits_that_are_not_finite_stop_with_the_row_named():
-    core = Transformer(lm())
-    initialise(core, 0)
-    with torch.no_grad():
-        core.head.weight[3] = float("nan")
-    with pytest.raises(QkvError, match=r"row 0, token 0: .*not finite"):
-        generate(core, [[5]], options=DecodeOptions(3))
-
-
-def test_only_the_last_position_of_a_prompt_goes_through_the_head():
-    core, shapes = model("causal"), []
-    handle = core.head.register_forward_hook(lambda m, a, out: shapes.append(tuple(out.shape)))
-    try:
-        generate(core, [list(range(50))], options=DecodeOptions(2, chunk=20))
-    finally:
-        handle.remove()
-    assert shapes == [(1, 1, 97)] * 2
-
-
-def test_a_stream_keeps_the_listener_of_its_call_and_leaves_inference_mode():
-    class Ear:
-        needs_eager_attention = False
-        heard = 0
-
-        def tap(self, module, name, x):
-            self.heard += name == "logits"
-            return x
-
-    ear, other = Ear(), Ear()
-    token = active_tracer.set(ear)
-    events = stream_tokens(model("causal"), [[5]], options=DecodeOptions(3))
-    active_tracer.set(other)
-    try:
-        for _ in events:
-            assert not torch.is_inference_mode_enabled()
-    finally:
-        active_tracer.reset(token)
-    assert (ear.heard, other.heard) == (3, 0)
-
-
-def test_timing_counts_the_batch():
-    found = generate(model("causal"), PROMPTS, options=DecodeOptions(5))
-    timing = found[0].timing
-    assert timing is found[3].timing
-    assert (timing.tokens, timing.decoded) == (20, 16)
-    assert timing.prefill > 0
-    assert timing.tokens_per_second == pytest.approx(16 / timing.decode)
-
-
-prompts_of_any_length = st.lists(st.lists(st.integers(0, 96), min_size=1, max_size=9), min_size=1, max_size=5)
-
-
-@settings(max_examples=12, deadline=None)
-@given(prompts_of_any_length, st.sets(st.integers(0, 96), max_size=25), st.none() | st.integers(1, 9))
-def test_any_batch_equals_its_rows_alone(prompts, eos, chunk):
-    core, options = deepcopy(model("causal")).double(), DecodeOptions(6, eos=tuple(eos))
-    found = generate(core, prompts, options=replace(options, chunk=chunk))
-    for row, prompt in zip(found, prompts, strict=True):
-        (alone,) = generate(core, [prompt], options=options)
-        assert (row.tokens, row.finish_reason) == (alone.tokens, alone.finish_reason)
-        assert row.logprobs == pytest.approx(alone.logprobs, abs=EXACT)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.just(1), max_size=12), max_size=20), st.integers(1, 40))
-def test_batches_by_length_hold_every_prompt_once_within_their_bound(prompts, tokens):
-    batches = batch_by_length(prompts, tokens)
-    assert sorted(i for b in batches for i in b) == list(range(len(prompts)))
-    for b in batches:
-        assert len(b) == 1 or len(b) * max(len(prompts[i]) for i in b) <= tokens
-
-
-def test_a_stopped_stream_has_shown_what_was_written():
-    events = stream_tokens(model("causal"), [PROMPTS[0]], options=DecodeOptions(9))
-    first = [next(events) for _ in range(3)]
-    events.close()
-    assert [e.token for e in first] == plainly(model("causal"), PROMPTS[0], 3)[0]
-
-
-def test_each_token_is_drawn_from_the_model_at_its_own_position():
-    core, warm = model("causal"), Sampling(0.8, top_k=20, seed=5)
-    (row,) = generate(core, [PROMPTS[0]], sampling=warm, options=DecodeOptions(10))
-    for n, token in enumerate(row.tokens):
-        probs = sampling.distribution(followers(core, PROMPTS[0], row.tokens[:n])[None], warm)
-        assert sampling.draw(probs, [row.seed], [n]).item() == token
+def test_draws_depend_on_the_seed_and_not_on_the_company():
+    core, warm = model("gqa"), Sampling(1.0, seed=4)
+    engine = Engine(core)
+    handles = [engine.submit(p, ask("gqa"), sampling=warm) for p in PROMPTS]
+    wanted = [generate(core, [p], sampling=warm, options=ask("gqa"))[0].tokens for p in PROMPTS]
+    assert [h.result().tokens for h in handles] == wanted

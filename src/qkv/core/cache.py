@@ -28,6 +28,10 @@ class Cache:
         """Keys and values of the memory, computed only in the first call."""
         return make()
 
+    def choose_attend(self, usual: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """What attends to what `append` returns; a cache that returns no dense keys brings its own."""
+        return usual
+
 
 class Static(Cache):
     """Buffers written in place, which double when full; a large enough `capacity` avoids copies.

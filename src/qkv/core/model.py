@@ -322,7 +322,7 @@ def build_step(
         memory=ids if inputs.memory is None else inputs.memory,
         mode=mode,
         drop=drop,
-        attend=attention.attend if tracer and tracer.needs_eager_attention else kernels.attend,
+        attend=attention.attend if tracer and tracer.needs_eager_attention else cache.choose_attend(kernels.attend),
         tap=tracer.tap if tracer else pass_through,
     )
     on_forward = getattr(tracer, "on_forward", None)  # a trace also reads the call's mask, positions and mode

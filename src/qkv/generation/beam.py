@@ -8,7 +8,7 @@ its cache.
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -85,12 +85,20 @@ class Beams:
         return Hypothesis(tokens, score, logprobs, "stop" if ended else "length")
 
 
+class Rows(Protocol):
+    """What a search asks of who reads its tokens: row i continues row rows[i]; of the sources these stay, or all."""
+
+    device: torch.device
+
+    def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None: ...
+
+    def reorder(self, parents: Tensor) -> None: ...
+
+
 class BeamSearch:
     """One beam search over a batch: `advance` until no source is left; `found` holds what ended."""
 
-    def __init__(
-        self, decoder: Decoder | Ensemble, limits: list[int], search: Search, options: DecodeOptions
-    ) -> None:
+    def __init__(self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions) -> None:
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]

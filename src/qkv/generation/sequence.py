@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from qkv.errors import QkvError
 
-Finish = Literal["stop", "length", "stop_string"]
+Finish = Literal["stop", "length", "stop_string", "cancelled", "error"]
 
 
 class TextStream(Protocol):
@@ -128,6 +128,16 @@ class Sequence:
     text: str = ""
     finish_reason: Finish | None = None
     timing: Timing = field(default_factory=Timing)
+
+
+class Event(NamedTuple):
+    """One token of one row: the text that it lets us show, and why the row ended with it, if it did."""
+
+    row: int
+    token: int
+    logprob: float
+    text: str
+    finish_reason: Finish | None
 
 
 class Writer:

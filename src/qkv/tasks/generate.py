@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qkv.errors import QkvError
-from qkv.generation import engine
+from qkv.generation import batch
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.sequence import DecodeOptions
 from qkv.options import AT_LEAST_ONE, replace_from_dict
@@ -63,7 +63,7 @@ def generate(model: Model, prompt: Any, **given: Any) -> Any:
     if options.beam > 1:
         results = continue_with_beams(model, ids, options, decode)
     else:
-        rows = engine.generate(model.core, ids, sampling=options, options=decode)
+        rows = batch.generate(model.core, ids, sampling=options, options=decode)
         results = [Result(r.text, list(r.tokens), list(r.logprobs), r.finish_reason or "length",
                           {name: getattr(r.timing, name) for name in TIMING}) for r in rows]
     return results if many else results[0]
@@ -73,7 +73,7 @@ def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
     options = GenerateOptions.parse(given, model.generation_config)
     decode = decode_options(model, options)
-    events = engine.stream_tokens(model.core, [model.ids(prompt)], sampling=options, options=decode)
+    events = batch.stream_tokens(model.core, [model.ids(prompt)], sampling=options, options=decode)
     return (event.text for event in events)
 
 

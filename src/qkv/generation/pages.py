@@ -1,0 +1,237 @@
+"""Keys and values in pages that texts share: a pool, each text's table of pages, and the cache that one pass reads.
+
+A page holds `size` positions of every layer and is counted; who writes into a shared one gets a copy first. A full page
+has a name, the hash of all ids up to its end, by which the next text that begins alike finds it. Page 0 belongs to
+nobody: rows that only fill a batch write there. Letters: B rows, T new tokens, G key/value groups, K head dim.
+"""
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from qkv.core import kernels
+from qkv.core.attention import Attention
+from qkv.core.cache import Cache, Pair
+from qkv.core.latent import Latent
+from qkv.core.masks import AttentionBias
+from qkv.core.step import Step
+
+
+@dataclass(eq=False)
+class Table:
+    """The pages of one text: `length` positions are stored, the first `named` pages can be found by `name`."""
+
+    pages: list[int] = field(default_factory=list)
+    length: int = 0
+    named: int = 0
+    name: bytes = b""
+
+
+class Pages:
+    """The pool: `count` pages of `size` positions. Page 0 is never given away, so `count` - 1 can be taken."""
+
+    def __init__(self, count: int, size: int, device: torch.device) -> None:
+        self.count, self.size, self.device = count, size, device
+        self.taken = bytearray(count)  # 1: in a table, or kept for its name
+        self.taken[0] = 1
+        self.readers = [0] * count
+        self.known: dict[bytes, int] = {}
+        self.names: dict[int, bytes] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()  # named, and in no table now: the longest unused first
+        self.storage: dict[int, Pair] = {}  # by layer: [count x size, G, K] each
+
+    @property
+    def free(self) -> int:
+        """Pages that can be taken now, those kept for their names included."""
+        return self.count - sum(self.taken) + len(self.idle)
+
+    def allocate(self, after: int = 0) -> int:
+        """A free page, the one next to `after` if it can be, so that most texts lie in one piece."""
+        page = after + 1
+        if not after or page >= self.count or self.taken[page]:
+            gap = self.taken.find(bytes(8))  # room to grow into
+            page = gap if gap > 0 else self.taken.find(0)
+        if page < 0:
+            page, _ = self.idle.popitem(last=False)
+            del self.known[self.names.pop(page)]
+        self.taken[page], self.readers[page] = 1, 1
+        return page
+
+    def reserve(self, table: Table, end: int) -> bool:
+        """Make room for the positions before `end`, and give a shared page that will be written its copy; or False."""
+        missing = -(-end // self.size) - len(table.pages)
+        shared = table.length % self.size > 0 and self.readers[table.pages[-1]] > 1
+        if missing <= 0 and not shared:
+            return True
+        if missing + shared > self.free:
+            return False
+        if shared:
+            old = table.pages[-1]
+            new = table.pages[-1] = self.allocate()
+            self.readers[old] -= 1
+            for store in (half for pair in self.storage.values() for half in pair):
+                store[new * self.size : (new + 1) * self.size] = store[old * self.size : (old + 1) * self.size]
+        for _ in range(missing):
+            table.pages.append(self.allocate(table.pages[-1] if table.pages else 0))
+        return True
+
+    def fork(self, table: Table) -> Table:
+        """A second table of the same pages."""
+        for page in table.pages:
+            self.readers[page] += page > 0
+        return Table(list(table.pages), table.length, table.named, table.name)
+
+    def release(self, table: Table, before: int | None = None) -> None:
+        """Give back the pages of a table, or those whose positions all lie before a rolling window."""
+        for n, page in enumerate(table.pages[: None if before is None else max(0, before) // self.size]):
+            if page:
+                table.pages[n] = 0  # what stood there is masked from now on
+                self.readers[page] -= 1
+                if self.readers[page] == 0 and page in self.names:
+                    self.idle[page] = None
+                elif self.readers[page] == 0:
+                    self.taken[page] = 0
+        if before is None:
+            table.pages, table.length, table.named, table.name = [], 0, 0, b""
+
+    def give_names(self, table: Table, ids: Seq[int]) -> None:
+        """Name the pages of a table that are full, given all ids of its text."""
+        while (table.named + 1) * self.size <= table.length:
+            at = table.named * self.size
+            table.name, page = chain(table.name, ids[at : at + self.size]), table.pages[table.named]
+            if page and table.name not in self.known:
+                self.known[table.name], self.names[page] = page, table.name
+            table.named += 1
+
+    def find_prefix(self, ids: Seq[int], root: bytes) -> Table:
+        """The pages of the longest known beginning of a text; its last token is always left to read."""
+        table = Table(name=root)
+        for at in range(0, len(ids) - self.size, self.size):
+            name = chain(table.name, ids[at : at + self.size])
+            page = self.known.get(name)
+            if page is None:
+                break
+            self.idle.pop(page, None)
+            self.readers[page] += 1
+            table.pages.append(page)
+            table.name, table.named, table.length = name, table.named + 1, at + self.size
+        return table
+
+    def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store keys and values [B, G, T, K] of a layer at the slots [BT]."""
+        if layer not in self.storage:
+            size = self.count * self.size
+            one, two = (t.new_empty(size, t.shape[1], t.shape[3]) for t in (k, v))
+            one[: self.size], two[: self.size] = 0, 0  # what rolled out of a window is read as this, and masked
+            self.storage[layer] = one, two
+        for store, new in zip(self.storage[layer], (k, v), strict=True):
+            store.index_copy_(0, slots, new.transpose(1, 2).flatten(0, 1))
+
+
+def chain(name: bytes, ids: Iterable[int]) -> bytes:
+    """The name of a page: the hash of the name of the page before it, and of its ids."""
+    return hashlib.blake2b(name + array("q", ids).tobytes(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One row of a pass: its table, how many positions it has after the pass, and its memory's keys by layer."""
+
+    table: Table
+    end: int
+    memory: dict[int, Pair] = field(default_factory=dict)
+
+
+class Paged(Cache):
+    """What one pass reads and writes: T new tokens of one text, or one new token of each of B rows.
+
+    Rows may belong to one text, at different positions. Each is read alone, as it lies in its pages: a view where they
+    lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self.rows: list[Reading] = []
+
+    def place(self, rows: Seq[Reading], tokens: int) -> "Paged":
+        """Stand before the pass of `tokens` new tokens in each of these rows."""
+        self.rows, size = list(rows), self.pages.size
+        most = max(row.end for row in rows)
+        self.length = most - 1 if len(rows) == 1 else -(-most // 64) * 64 - 1  # a multiple: the same kernels
+        if len(rows) == 1:
+            self.length = most - tokens
+        places = [(row.table.pages, at) for row in rows for at in range(row.end - tokens, row.end)]
+        slots = [pages[at // size] * size + at % size for pages, at in places]
+        self.slots = torch.tensor(slots, device=self.pages.device)
+        self.places = [self.locate(row) for row in rows]
+        return self
+
+    def locate(self, row: Reading) -> int | Tensor:
+        """Where a row begins, if its pages lie side by side, else the slot of each of its positions."""
+        pages, size = row.table.pages[: -(-row.end // self.pages.size)], self.pages.size
+        if pages == list(range(pages[0], pages[0] + len(pages))) and pages[0]:
+            return pages[0] * size
+        table = torch.tensor(pages, device=self.pages.device)
+        return (table[:, None] * size + torch.arange(size, device=table.device)).flatten()[: row.end]
+
+    def fetch(self, layer: int, n: int, begin: int = 0) -> Pair:
+        """The keys and values [1, G, S, K] of row n from position `begin` on."""
+        place, end = self.places[n], self.rows[n].end
+        if isinstance(place, int):
+            found = (store[place + begin : place + end] for store in self.pages.storage[layer])
+        else:
+            found = (store.index_select(0, place[begin:]) for store in self.pages.storage[layer])
+        k, v = (t.transpose(0, 1)[None] for t in found)
+        return k, v
+
+    def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
+        if len(self.rows) == 1:
+            return None
+        ends = torch.tensor([row.end for row in self.rows], device=self.slots.device)
+        slots = torch.arange(self.length + 1, device=ends.device)
+        return slots > self.length - ends[:, None]  # B S, every row ends at the last slot
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
+        self.pages.store(layer, self.slots, k, v)
+        return self.fetch(layer, 0) if len(self.rows) == 1 else (k, v)
+
+    def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
+        memory = self.rows[0].memory
+        if layer not in memory:
+            k, v = make()
+            memory[layer] = k.contiguous(), v.contiguous()
+        if len(self.rows) == 1:
+            return memory[layer]
+        both = memory[layer]
+        k, v = (t.expand(len(self.rows), -1, -1, -1) for t in both)  # `attend_rows` reads each row's own
+        return k, v
+
+    def choose_attend(self, usual: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return usual if len(self.rows) == 1 else self.attend_rows
+
+    def attend_rows(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step
+    ) -> Tensor:
+        """Each row's query [1, H, 1, K] to its own keys; k and v, the new ones, are stored already."""
+        rule, found = at.spec.mask, list[Tensor]()
+        # of a row's mask only what differs by distance is left: its keys are all in the past, and none is padding
+        biased = mask.bias is not None and mask.bias.shape[1] > 1
+        for n, row in enumerate(self.rows):
+            bias = None
+            if rule.kind == "memory":
+                k, v = row.memory[at.layer]
+            else:
+                begin = max(0, row.end - rule.window) if rule.window else 0
+                k, v = self.fetch(at.layer, n, begin)
+                if isinstance(at, Latent):  # absorbed: the latent and the rotary key are keys and values
+                    k = v = torch.cat((k, v), -1)
+                if biased and mask.bias is not None:
+                    bias = mask.bias[n if len(mask.bias) > 1 else 0][None, ..., self.length + 1 - k.shape[2] :]
+            found.append(kernels.attend(q[n : n + 1], k, v, AttentionBias(bias, causal=False), at, step))  # type: ignore[arg-type]
+        return torch.cat(found)

@@ -1,0 +1,184 @@
+"""Planned work through the core: many rows with one new token each in one pass, pieces of a text alone, or tiles.
+
+Tiles make a result independent of its company. Every pass then has one of a few shapes, so many rows of one token, and
+a matrix product computes each of its rows by itself; whether this machine's kernels give a row the same bits in each
+of the shapes, and at each place in them, is tried once for a core. Attention is computed row by row in any case.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv import spec
+from qkv.core.attention import Attention
+from qkv.core.model import Transformer, build_step
+from qkv.core.step import Inputs, Mode, active_tracer
+from qkv.generation.pages import Paged, Pages, Reading, Table
+from qkv.generation.scheduler import Group, Row, Work
+
+SIZES = (8, 32, 64)  # of tiles that are tried; a product of fewer rows takes other kernels
+
+
+class Place(NamedTuple):
+    """A row of a tile: a position of a text, whose id it reads."""
+
+    group: Group
+    row: Row
+    at: int
+
+
+class Passes:
+    """Runs the work of a step. After it, each row of which all ids are stored has its `logits` [V]."""
+
+    def __init__(self, core: Transformer, pages: Pages) -> None:
+        self.core, self.pages, self.device = core, pages, pages.device
+        self.apart = grows_with_batch(core.spec)
+        self.count = self.positions = 0  # passes so far, and positions that they read
+
+    def run(self, plan: Seq[Work]) -> None:
+        """The work of untraced requests."""
+        steps = [] if self.apart else [w for w in plan if w.tokens == 1 and w.row.table.length >= w.group.whole]
+        if len(steps) > 1:
+            self.run_rows([Place(w.group, w.row, w.row.table.length) for w in steps])
+        for work in plan:
+            if len(steps) < 2 or work not in steps:
+                self.run_piece(work)
+
+    def run_piece(self, work: Work, cache: Paged | None = None) -> None:
+        """New tokens of one text in a pass of their own; a traced request brings its own cache."""
+        group, row, start = work.group, work.row, work.row.table.length
+        end = start + work.tokens
+        cache = (cache or Paged(self.pages)).place([Reading(row.table, end, group.memory)], work.tokens)
+        ids = torch.tensor([row.ids[start:end]], device=self.device)
+        mode: Mode = "decode" if start and work.tokens == 1 else "prefill"
+        logits = self.forward(ids, group.inputs, cache, head=end == len(row.ids), mode=mode)
+        row.logits = None if logits is None else logits[0]
+
+    def run_rows(self, places: Seq[Place], size: int | None = None) -> None:
+        """One token of each row, filled up to `size` rows where that is given."""
+        rows = [Reading(p.row.table, p.at + 1, p.group.memory) for p in places]
+        ids = [p.row.ids[p.at] for p in places]
+        if size is not None:
+            idle = Reading(Table([0]), 1, places[0].group.memory)
+            rows, ids = rows + [idle] * (size - len(rows)), ids + [0] * (size - len(ids))
+        cache = Paged(self.pages).place(rows, 1)
+        last = [p.at + 1 == len(p.row.ids) for p in places]
+        given = join_inputs([p.group.inputs for p in places], len(rows))
+        column = torch.tensor(ids, device=self.device)[:, None]
+        logits = self.forward(column, given, cache, head=any(last), mode="decode")
+        for n, place in enumerate(places):
+            if logits is not None and last[n]:
+                place.row.logits = logits[n]
+
+    def forward(self, ids: Tensor, inputs: Inputs, cache: Paged, *, head: bool, mode: Mode) -> Tensor | None:
+        """Logits [B, V] after the last ids [B, T], or None where nobody asks for them."""
+        self.count, self.positions = self.count + 1, self.positions + ids.numel()
+        if not head:
+            self.core.hidden(ids, inputs, cache, mode=mode)
+            return None
+        return self.core(ids, inputs, cache, mode=mode, logits_to_keep=1).logits[:, 0]
+
+    def encode_source(self, source: Seq[int], start: int) -> tuple[Inputs, dict[int, tuple[Tensor, Tensor]]]:
+        """A source read once: the memory, and the keys and values that each layer makes of it."""
+        memory = self.core.encode(torch.tensor([source], device=self.device), Inputs(), mode="prefill")
+        given = Inputs(memory=memory)
+        if active_tracer.get() is not None:  # it hears them when the first token is read
+            return given, {}
+        step = build_step(self.core.decoder, torch.tensor([[start]], device=self.device), given, mode="prefill")
+        parts = (part for part in self.core.decoder.modules() if isinstance(part, Attention))
+        pairs = {part.layer: part.project_kv(memory, step) for part in parts if part.spec.mask.kind == "memory"}
+        return given, {layer: (k.contiguous(), v.contiguous()) for layer, (k, v) in pairs.items()}
+
+
+class Tiles(Passes):
+    """The same with bits that depend on a request alone: every token is a row of a tile."""
+
+    def __init__(self, core: Transformer, pages: Pages) -> None:
+        super().__init__(core, pages)
+        self.sizes = find_sizes(core) if not self.apart and not has_experts(core.spec) else (1,)
+
+    def run(self, plan: Seq[Work]) -> None:
+        places: list[Place] = []
+        for work in plan:
+            start = work.row.table.length
+            if start < work.group.whole:
+                self.run_piece(work)  # a free prefix is read at once, and alone
+            else:
+                places += [Place(work.group, work.row, at) for at in range(start, start + work.tokens)]
+        for part, size in cut(places, self.sizes):
+            self.run_rows(part, size)
+
+
+def cut(places: Seq[Place], sizes: Seq[int]) -> Iterator[tuple[Seq[Place], int]]:
+    """Rows in tiles, in their order: the largest that are full, then the smallest that holds the rest."""
+    at = 0
+    while at < len(places):
+        left = len(places) - at
+        size = next((s for s in sizes if s >= left), sizes[-1])
+        yield places[at : at + size], size
+        at += size
+
+
+def join_inputs(each: Seq[Inputs], rows: int) -> Inputs:
+    """The inputs of several rows, with more rows that only fill; each row's memory is read by its cache."""
+    first = each[0]
+    if first.prefix_len is None:
+        return Inputs(memory=first.memory)
+    fill = [first] * (rows - len(each))
+    named = {name: torch.cat([getattr(one, name) for one in (*each, *fill)]) for name in ("prefix_len", "blank_pos")
+             if getattr(first, name) is not None}
+    return Inputs(**named)
+
+
+def attentions(s: spec.Spec) -> list[spec.Attention | spec.Latent]:
+    """The self-attention of each block of the decoder."""
+    return [block.attn for block in s.stack.blocks]
+
+
+def grows_with_batch(s: spec.Spec) -> bool:
+    """Whether angles depend on the longest text of a pass, so that texts must be read apart."""
+    rotaries = [a.rotary for a in attentions(s) if a.rotary]
+    return any(r.scaling is not None and r.scaling.kind == "dynamic" for r in rotaries)
+
+
+def has_experts(s: spec.Spec) -> bool:
+    """Whether some products have as many rows as a router sends them."""
+    return any(block.moe for block in s.stack.blocks)
+
+
+@torch.inference_mode()
+def find_sizes(core: Transformer) -> tuple[int, ...]:
+    """The sizes of tiles that give each row the same bits wherever it stands; (1,) where no two places agree.
+
+    One text of as many ids as the largest tile is read in tiles of each size, the rows of each in reverse.
+    """
+    most, device = max(SIZES), core.embed.weight.device
+    drawn = torch.randint(0, core.spec.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).tolist()
+    most = min(most, core.spec.context or most)
+    found: dict[int, Tensor] = {}
+    for size in (n for n in SIZES if n <= most):
+        for turn in (1, -1):
+            passes = Passes(core, Pages(most + 1, 1, device))
+            row, group = Row(drawn[:most]), Group(0, [])
+            if core.spec.encoder:
+                group.inputs, group.memory = passes.encode_source([0], 0)
+            if core.spec.architecture == "prefix decoder":
+                group.inputs = replace(group.inputs, prefix_len=torch.ones(1, dtype=torch.long, device=device))
+            if core.spec.fills_blanks:
+                group.inputs = replace(group.inputs, blank_pos=torch.zeros(1, dtype=torch.long, device=device))
+            passes.pages.reserve(row.table, most)
+            logits: list[Tensor] = []
+            for at in range(0, most, size):
+                texts = [Place(group, Row(row.ids[: n + 1], row.table), n) for n in range(at, min(at + size, most))]
+                passes.run_rows(texts[::turn], size)
+                logits += [t.row.logits for t in texts if t.row.logits is not None]
+            seen = torch.stack(logits)
+            if not torch.equal(found.setdefault(size, seen), seen):
+                del found[size]
+                break
+    agree = {size: [other for other, y in found.items() if torch.equal(x, y)] for size, x in found.items()}
+    return tuple(max(agree.values(), key=len, default=[1]))
