@@ -141,7 +141,7 @@ def test_a_row_that_sees_nothing_stays_finite_both_ways_in_any_precision(dtype):
     slots = torch.arange(4)
     real = torch.tensor([[False, False, True, True]])  # left padding: the first two queries see no real key
     mask = build_mask(Mask("causal"), MaskContext(slots, slots, real))
-    at = SimpleNamespace(spec=SimpleNamespace(heads=2, groups=2, dropout=0.0), scale=0.2)
+    at = SimpleNamespace(spec=SimpleNamespace(heads=2, groups=2, dropout=0.0, cap=None), scale=0.2)
     for kernel in (kernels.small_matmul, kernels.sdpa):
         q, k, v = (torch.randn(1, 2, 4, 32).to(dtype).requires_grad_() for _ in range(3))
         z = kernel(q, k, v, mask, at, SimpleNamespace(drop=no_dropout))

@@ -86,7 +86,7 @@ def altered(tmp_path: Path, old: str, new: str) -> ModuleType:
     ("old", "new"),
     [
         ('"resid_in", x)  # B T D', '"resid_in", x)  # T D'),
-        ("x = self.embed(ids)  # B T D", "x = self.embed(ids)  # T D"),
+        ('"embed", x), s.dropout)  # B T D', '"embed", x), s.dropout)  # T D'),
         ("x = layer(x, step)  # B T D", "x = layer(x, step)  # B T T"),
         ("self.final_norm(x))  # B T D", "self.final_norm(x))  # T B D"),
     ],

@@ -174,9 +174,9 @@ def test_a_map_rebuilt_without_its_scale_or_mask_is_found(monkeypatch: pytest.Mo
     core, ids, right = made(lm()), words(1, 6), recording.compute_pattern
     with Trace(core, save=["check"]) as t:
         core(ids)
-    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale: right(q * 2, k, bias, scale))
+    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale, cap: right(q * 2, k, bias, scale, cap))
     assert max(t.check().values()) > 1e-3
-    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale: right(q, k, bias * 0, scale))
+    monkeypatch.setattr(recording, "compute_pattern", lambda q, k, bias, scale, cap: right(q, k, bias * 0, scale, cap))
     assert max(t.check().values()) > 1e-3
 
 

@@ -24,7 +24,7 @@ from qkv.specialize.classes import CASES
 FAMILIES = sorted(families.modules())
 DRAWN = [f for f in FAMILIES if oracles.draw(f, 0) is not None]
 LIMITS = {"llama": 130, "marian": 150, "gpt2": 130, "bert": 155, "chatglm": 160, "deepseek": 240, "t5": 215,
-          "glm4_moe": 215, "modernbert": 250}
+          "glm4_moe": 215, "modernbert": 250, "gemma2": 210, "gemma3": 200, "olmo3": 200}
 
 
 def execute(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -264,7 +264,8 @@ class Engine:
 
     def read_source(self, request: Request) -> None:
         """The source of an encoder-decoder, read once."""
-        request.group.inputs, request.group.memory = self.passes.encode_source(request.source, request.group.rows[0].ids[0])
+        group = request.group
+        group.inputs, group.memory = self.passes.encode_source(request.source, group.rows[0].ids[0])
 
     def choose(self, ready: Seq[Request]) -> None:
         """The next token of each request whose logits are there; those that choose alike do it together."""
