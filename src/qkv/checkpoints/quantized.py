@@ -66,7 +66,7 @@ class Module:
     settings: Mapping[str, Any]
     where: Path
 
-    def take(self, part: str, *shape: int) -> Any:
+    def take_part(self, part: str, *shape: int) -> Any:
         """What reads a part; QkvError where it is missing, or not of the shape that is given (-1: any)."""
         if f"{self.name}.{part}" not in self.tensors:
             self.refuse(Message("it lacks {part}", part=part))
@@ -77,9 +77,9 @@ class Module:
                                 shape=list(shape)))
         return found
 
-    def find(self, part: str, *shape: int) -> Any:
+    def find_part(self, part: str, *shape: int) -> Any:
         """What reads a part that may be missing, or None."""
-        return self.take(part, *shape) if f"{self.name}.{part}" in self.tensors else None
+        return self.take_part(part, *shape) if f"{self.name}.{part}" in self.tensors else None
 
     def refuse(self, what: Message) -> NoReturn:
         raise QkvError("{where}: {name}, quantised by {method}: {what}; was the download complete?", where=self.where,
@@ -103,13 +103,14 @@ def unpack_bits(words: Tensor, bits: int) -> Tensor:
 
 def read_packed(m: Module) -> Quantized:
     """Whole numbers of 4 or 8 bits in words along the inputs, with 2^(bits - 1) added (compressed-tensors)."""
-    words, outputs_inputs = m.take("weight_packed", -1, -1), m.take("weight_shape", 2)().tolist()
+    words, outputs_inputs = m.take_part("weight_packed", -1, -1), m.take_part("weight_shape", 2)().tolist()
     outputs, inputs = outputs_inputs
     bits = [b for b in (4, 8) if [outputs, -(-inputs * b // 32)] == list(words.shape)]
     if min(outputs_inputs) < 1 or len(bits) != 1:
         m.refuse(Message("weight_packed has the shape {held} for a matrix {shape}, expected numbers of 4 or 8 bits",
                          held=list(words.shape), shape=outputs_inputs))
-    scale, zero, order = m.take("weight_scale"), m.find("weight_zero_point", -1, -1), m.find("weight_g_idx", inputs)
+    scale, zero = m.take_part("weight_scale"), m.find_part("weight_zero_point", -1, -1)
+    order = m.find_part("weight_g_idx", inputs)
 
     def read_groups() -> Grouped:
         found = as_rows(scale(), m, outputs)
@@ -124,10 +125,10 @@ def read_packed(m: Module) -> Quantized:
 
 def read_scaled(m: Module) -> Quantized:
     """Numbers of 8 bits, whole or fp8, with a scale for all, for each row, group or block (many methods)."""
-    weight = m.take("weight", -1, -1)
-    scale = m.find("weight_scale_inv") or m.take("weight_scale")  # both multiply
+    weight = m.take_part("weight", -1, -1)
+    scale = m.find_part("weight_scale_inv") or m.take_part("weight_scale")  # both multiply
     outputs, inputs = weight.shape
-    zero = m.find("weight_zero_point")
+    zero = m.find_part("weight_zero_point")
 
     def read_groups() -> Grouped:
         codes, found = weight(), as_rows(scale(), m, outputs)
@@ -141,8 +142,8 @@ def read_scaled(m: Module) -> Quantized:
 
 def read_gptq(m: Module) -> Quantized:
     """Words along the inputs, a group named for each input, zeros that are stored less 1 (Frantar et al. 2022)."""
-    words, scale, order = m.take("qweight", -1, -1), m.take("scales", -1, -1), m.find("g_idx", -1)
-    zeros = m.take("qzeros", scale.shape[0], -1)
+    words, scale, order = m.take_part("qweight", -1, -1), m.take_part("scales", -1, -1), m.find_part("g_idx", -1)
+    zeros = m.take_part("qzeros", scale.shape[0], -1)
     stated = m.settings.get("bits")
     inputs = order.shape[0] if order is not None else words.shape[0] * 32 // (stated or 4)
     bits, outputs = words.shape[0] * 32 / max(inputs, 1), words.shape[1]
@@ -166,9 +167,9 @@ def read_gptq(m: Module) -> Quantized:
 
 def read_awq(m: Module) -> Quantized:
     """Words of 8 outputs in an order of their own, groups of inputs in turn (Lin et al. 2023, layout "gemm")."""
-    words, scale = m.take("qweight", -1, -1), m.take("scales", -1, -1)
+    words, scale = m.take_part("qweight", -1, -1), m.take_part("scales", -1, -1)
     inputs, outputs = words.shape[0], words.shape[1] * 8
-    zeros = m.take("qzeros", scale.shape[0], words.shape[1])
+    zeros = m.take_part("qzeros", scale.shape[0], words.shape[1])
     if scale.shape[1] != outputs:
         m.refuse(Message("{part} has the shape {held}, expected {shape}", part="scales", held=list(scale.shape),
                          shape=[scale.shape[0], outputs]))
@@ -185,9 +186,9 @@ def read_awq(m: Module) -> Quantized:
 
 def read_bytes(m: Module) -> Quantized:
     """Whole numbers of 8 bits with the largest of each row (Dettmers et al. 2022)."""
-    weight = m.take("weight", -1, -1)
+    weight = m.take_part("weight", -1, -1)
     outputs, inputs = weight.shape
-    largest, layout = m.take("SCB", outputs), m.find("weight_format")
+    largest, layout = m.take_part("SCB", outputs), m.find_part("weight_format")
     if layout is not None and int(layout()) != 0:
         m.refuse(Message("weight_format is {found}, expected 0 (by rows)", found=int(layout())))
     return Quantized([outputs, inputs], lambda: Grouped(weight(), largest()[:, None].float() / 127, None,
@@ -201,9 +202,10 @@ def read_table(m: Module) -> Quantized:
     kinds = [kind for kind in ("nf4", "fp4") if f"{m.name}.weight.quant_state.bitsandbytes__{kind}" in m.tensors]
     if not kinds:
         m.refuse(Message("it lacks {part}", part="weight.quant_state"))
-    said = m.take(f"weight.quant_state.bitsandbytes__{kinds[0]}", -1)()
-    weight, table, largest = m.take("weight"), m.take("weight.quant_map", 16), m.take("weight.absmax", -1)
-    nested, nested_table = m.find("weight.nested_absmax", -1), m.find("weight.nested_quant_map", 256)
+    said = m.take_part(f"weight.quant_state.bitsandbytes__{kinds[0]}", -1)()
+    weight, table = m.take_part("weight"), m.take_part("weight.quant_map", 16)
+    largest = m.take_part("weight.absmax", -1)
+    nested, nested_table = m.find_part("weight.nested_absmax", -1), m.find_part("weight.nested_quant_map", 256)
     try:
         state = json.loads(bytes(said.tolist()))
         shape, run, inner = [int(n) for n in state["shape"]], int(state["blocksize"]), state.get("nested_blocksize")
