@@ -19,7 +19,7 @@ from qkv.files import replace_dir
 from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
-from qkv.tasks.types import Prompt, Result, SpecialTokens, as_ids
+from qkv.tasks.types import Prompt, Result, SpecialTokens, Tell, as_ids, be_silent
 from qkv.tokenizers import gguf
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -165,12 +165,23 @@ class Model:
         """
         return score.score(self, text)
 
-    def embed(self, text: Any) -> Tensor:
-        """A vector for a text [D], or for each of a list of texts [B, D]: the mean of its last states, of length 1.
+    def embed(self, text: Any, *, prompt: str | None = None, tell: Tell = be_silent) -> Tensor:
+        """A vector in fp32 for a text [D], or for each of a list of texts [B, D]: the mean of its last states, of
+        length 1, or what a sentence-transformers directory says; `prompt` names one of its prompts, such as "query".
 
-        A sentence-transformers directory says how its own model does it: which states, whether the length is 1.
+        Texts of like length are read together, and `tell` is told (done, all). Such a directory's own longest text
+        bounds what is read.
+
+        Raises:
+            QkvError: a text is empty, or longer than the model reads where no directory says to cut it; no such prompt.
         """
-        return embed.embed(self, text)
+        return embed.embed(self, text, prompt=prompt, tell=tell)
+
+    def similarity(self, first: Any, second: Any) -> Tensor:
+        """How alike texts, or vectors of `embed`, are [B, C]: the cosine, or what a sentence-transformers directory
+        says (distances are negative, so more is always more alike).
+        """
+        return embed.compare_vectors(self, first, second)
 
     def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
         """The label of a text and the probability of each: one Classification, or a list of them.

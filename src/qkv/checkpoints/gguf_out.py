@@ -39,10 +39,10 @@ def write_model(
         own |= {f"{name}.attention.causal": False, "tokenizer.ggml.token_type_count": core.spec.stack.segments}
     if pooling:
         states = {MODES[mode]: number for number, mode in GGUF_MODES.items()}
-        if pooling.states not in states or pooling.prompt:
-            raise QkvError("GGUF cannot say this pooling: found {states} with the prompt {prompt!r}, expected one of "
-                           "{known} without a prompt", states=pooling.states, prompt=pooling.prompt,
-                           known=", ".join(states))
+        if pooling.states not in states or pooling.prompt or pooling.dense:
+            raise QkvError("GGUF cannot say this pooling: found {states} with the prompt {prompt!r} and {dense} dense "
+                           "layers, expected one of {known} without either", states=pooling.states,
+                           prompt=pooling.prompt, dense=len(pooling.dense), known=", ".join(states))
         own[f"{name}.pooling_type"] = states[pooling.states]
     general = {"general.architecture": name, "general.type": "model", "general.name": path.stem,
                "general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}

@@ -109,7 +109,8 @@ def read_packed(m: Module) -> Quantized:
     if min(outputs_inputs) < 1 or len(bits) != 1:
         m.refuse(Message("weight_packed has the shape {held} for a matrix {shape}, expected numbers of 4 or 8 bits",
                          held=list(words.shape), shape=outputs_inputs))
-    scale, zero, order = m.take_part("weight_scale"), m.find_part("weight_zero_point", -1, -1), m.find_part("weight_g_idx", inputs)
+    scale, zero = m.take_part("weight_scale"), m.find_part("weight_zero_point", -1, -1)
+    order = m.find_part("weight_g_idx", inputs)
 
     def read_groups() -> Grouped:
         found = as_rows(scale(), m, outputs)
@@ -202,7 +203,8 @@ def read_table(m: Module) -> Quantized:
     if not kinds:
         m.refuse(Message("it lacks {part}", part="weight.quant_state"))
     said = m.take_part(f"weight.quant_state.bitsandbytes__{kinds[0]}", -1)()
-    weight, table, largest = m.take_part("weight"), m.take_part("weight.quant_map", 16), m.take_part("weight.absmax", -1)
+    weight, table = m.take_part("weight"), m.take_part("weight.quant_map", 16)
+    largest = m.take_part("weight.absmax", -1)
     nested, nested_table = m.find_part("weight.nested_absmax", -1), m.find_part("weight.nested_quant_map", 256)
     try:
         state = json.loads(bytes(said.tolist()))

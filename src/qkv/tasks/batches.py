@@ -48,10 +48,12 @@ def last_states(core: Transformer, ids: Tensor, inputs: Inputs) -> Tensor:
 
 
 def map_batches(
-    rows: Sequence[tuple[list[int], list[int]]], read: Callable[[list[list[int]], list[list[int]]], Tensor]
+    rows: Sequence[tuple[list[int], list[int]]], read: Callable[[list[list[int]], list[list[int]]], Tensor],
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Tensor:
     """Stack what `read` makes of rows (ids, segments), in their order; rows of like length are read together."""
     found: dict[int, Tensor] = {}
     for batch in batch_by_length([ids for ids, _ in rows], BATCH_TOKENS):
         found.update(zip(batch, read([rows[r][0] for r in batch], [rows[r][1] for r in batch]), strict=True))
+        tell(len(found), len(rows))
     return torch.stack([found[i] for i in range(len(rows))])

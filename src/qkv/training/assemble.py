@@ -150,9 +150,9 @@ def add_labels(begun: Model, run: Run, labels: int, *, words: bool) -> Model:
     spec, drop = begun.spec, begun.spec.stack.blocks[0].dropout
     head = spec.head if words or spec.decoder else None
     pooled = run.model.pooling or (begun.pooling.states if begun.pooling else "")
-    if pooled == "max":
-        raise QkvError("base {base!r} pools texts by the maximum of their states; labels read the first, the last or "
-                       "the mean: set model.pooling", base=run.base)
+    if pooled not in ("", "first", "last", "mean"):
+        raise QkvError("base {base!r} pools texts by {states}; labels read the first, the last or the mean: set "
+                       "model.pooling", base=run.base, states=pooled)
     spec = replace(spec, head=head, labels=label_head(spec, labels, drop, pooled))
     core = hub.copy_matching_weights(begun.core, spec, run.training.seed)
     return Model(core, begun.tokenizer, begun.special, label_config(spec, ()), begun.generation_config, begun.pooling)
