@@ -2,16 +2,17 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from qkv.baselines.lstm import LSTMSpec, build_core
-from qkv.checkpoints import gguf, name_table, storage
+from qkv.checkpoints import compressed, gguf, name_table, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.devices import read_free_memory
@@ -55,7 +56,8 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
         raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of_config(config, where), Config(config, str(where))
+    own = {key: value for key, value in config.items() if key != compressed.KEY}  # how it is stored, not what it is
+    family, reader = family_of_config(config, where), Config(own, str(where))
     try:
         spec = family.spec(reader)
     except QkvError as e:
@@ -96,18 +98,25 @@ def preset_config(name: str) -> dict[str, Any] | None:
     return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
+# gives a layer bytes, shaped as those on the meta device, instead of its weight, the first tensor; False: it takes none
+Hold = Callable[[Transformer, Tensor, Tensor, Tensor | None], bool]
+
+
 def load_core(
-    directory: Path, *, device: torch.device, dtype: torch.dtype | None
+    directory: Path, *, device: torch.device, dtype: torch.dtype | None, hold: Hold | None = None
 ) -> tuple[Transformer, dict[str, Any]]:
     """The core of a directory, filled strictly, with its config as loaded; `dtype` None chooses.
 
     None means: the stored numbers' own type, but fp32 on a CPU for models up to 200M parameters, bf16 for fp16 beyond.
+    Matrices of few bits are written out, except for the layers that `hold` gives their bytes.
     """
     spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors = storage.open_tensors(directory)
-    shapes = storage.read_shapes(tensors)
+    tensors, packed = compressed.find_packed(storage.open_tensors(directory), config, directory)
+    config.pop(compressed.KEY, None)
+    tensors = {**tensors, **{name: p.write_out for name, p in packed.items()}}
+    shapes = storage.read_shapes({**tensors, **packed})
     refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
         core = build_core(spec)
@@ -122,15 +131,46 @@ def load_core(
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
-        refuse_oversized(count * dtype.itemsize, read_free_memory("cpu") if device.type == "cpu" else None)
+        if hold:
+            tensors |= hold_packed(core, names, packed, hold)
+        need = sum(t.numel() * (dtype if t.is_floating_point() else t.dtype).itemsize
+                   for t in (*core.parameters(), *core.buffers()))
+        refuse_oversized(need, read_free_memory("cpu") if device.type == "cpu" else None)
         allocate(core, device, dtype)
         core.tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
-            buffer.data = buffer.data.float()
+            buffer.data = buffer.data.float() if buffer.is_floating_point() else buffer.data
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
         raise QkvError("{directory}: {e}", directory=directory, e=e) from None
     return core.eval(), config
+
+
+def hold_packed(
+    core: Transformer, names: str, packed: Mapping[str, compressed.Packed], hold: Hold
+) -> dict[str, Callable[[], Tensor]]:
+    """Let the layers of a core on the meta device hold stored bytes; the tensors to fill them with, by stored name."""
+    found: dict[str, Callable[[], Tensor]] = {}
+    for slot in name_table.expand_rows(names, core):
+        name = next((t for t in slot.theirs if t in packed), "")
+        read = packed[name].read if name else None
+        if read is None or {"flip", "stack"} & set(slot.ops):
+            continue
+        weight, scale = packed[name].on_meta()
+        parts = name_table.convert_in(weight, slot)
+        scales = name_table.convert_in(scale, slot) if scale is not None else [None] * len(parts)
+        taken = [hold(core, *one) for one in zip(slot.ours.values(), parts, scales, strict=True)]
+        if any(taken):
+            found[name] = partial(read_part, read, 0)
+            if scale is not None:
+                found[f"{name}_scale"] = partial(read_part, read, 1)
+    return found
+
+
+def read_part(read: Callable[[], tuple[Tensor, Tensor | None]], which: int) -> Tensor:
+    part = read()[which]
+    assert part is not None
+    return part
 
 
 def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str, Any], where: Path) -> None:
@@ -208,11 +248,24 @@ def save_core(
         options = (family_config(m, spec) for m in modules().values())
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
-    tensors = name_table.export_tensors(core, read_names(core, chosen)[0])
+    names = read_names(core, chosen)[0]
+    tensors = name_table.export_tensors(core, names)
     if dtype is not None:
         own = {t.data_ptr() for t in core.buffers()}
-        tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
-    stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+        floats = {n for n, t in tensors.items() if t.is_floating_point() and not n.endswith(".weight_scale")}
+        tensors = {n: t if n not in floats or t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
+    stored = str(next(t for t in tensors.values() if t.is_floating_point()).dtype).removeprefix("torch.")
+    tensors, how = compressed.compress(tensors, list_linears(core, names))
     storage.write_tensors(directory, tensors)
-    storage.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
+    config = {key: value for key, value in chosen.items() if key != compressed.KEY}
+    how = {compressed.KEY: how} if how else {}
+    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored, **how})
     return str(chosen["model_type"])
+
+
+def list_linears(core: Transformer, names: str) -> list[str]:
+    """The stored names of all linear layers, without `.weight`."""
+    linears = {f"{path}.weight" for path, m in core.named_modules() if isinstance(m, nn.Linear)}
+    short = {re.sub(r"^(en|de)coder\.", "", name) for name in linears}  # where there is one stack
+    found = (slot.theirs[0] for slot in name_table.expand_rows(names, core) if (linears | short) & set(slot.ours))
+    return [name.removesuffix(".weight") for name in found if name.endswith(".weight") and "#" not in name]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError, nearest
 from qkv.files import name_missing_bytes
-from qkv.gguf_file import KINDS, PackedTensor, open_gguf
+from qkv.gguf_file import KINDS, open_gguf
 from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.paths import is_gguf
@@ -114,15 +114,15 @@ def open_foreign(path: Path) -> Tensors:
     return {name: lambda t=t: t for name, t in tensors.items()}
 
 
-def read_shapes(tensors: Tensors) -> dict[str, list[int]]:
+def read_shapes(tensors: Mapping[str, Any]) -> dict[str, list[int]]:
     """The shape of every tensor, from the headers alone where the format has them."""
-    return {name: list(t.shape if isinstance(t, Stored | PackedTensor) else t().shape) for name, t in tensors.items()}
+    return {name: list(getattr(t, "shape", None) or t().shape) for name, t in tensors.items()}
 
 
 def stored_dtype(directory: Path) -> torch.dtype | None:
-    """The type of the first tensor's numbers; None for a GGUF file whose matrices are packed."""
+    """The type of the first tensor of floating-point numbers; None for a GGUF file whose matrices are packed."""
     if not is_gguf(directory):
-        return next(iter(open_tensors(directory).values()))().dtype
+        return next((t.dtype for read in open_tensors(directory).values() if (t := read()).is_floating_point()), None)
     largest = max(open_gguf(directory).tensors.values(), key=lambda t: t.raw.size)
     how = KINDS[largest.kind].unpack
     return how if isinstance(how, torch.dtype) else None
