@@ -1,13 +1,14 @@
 """Where a name becomes a model, a spec or a count: `load`, `build`, `show` and `report`."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from qkv import cost
-from qkv.adapt import lora
+from qkv.adapt import lora, quantise
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
 from qkv.baselines.lstm import build_core
@@ -20,6 +21,7 @@ from qkv.errors import QkvError, nearest
 from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.model import Model
+from qkv.paths import is_gguf
 from qkv.spec import Spec
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
@@ -29,6 +31,9 @@ from qkv.tokenizers.tokenizer import Tokenizer
 
 def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
     """The model of a path, a bundled name or a hub id, strictly loaded, in eval mode.
+
+    `dtype` int8 or int4 quantises the linear layers of its blocks and computes in bf16; a model that is stored in few
+    bits keeps them with auto, and is written out with fp32, bf16 or fp16.
 
     Raises:
         QkvError: nothing of that name, or a checkpoint that does not fit its config (both sides are listed).
@@ -55,9 +60,15 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     """The model of a directory, with the weights that learnt as a run of it kept them where they are given."""
     if (directory / peft.CONFIG).is_file():
         return load_with_adapter(directory, device, dtype, kept)
-    core, config = model_dir.load_core(directory, device=parse_device(device), dtype=parse_dtype(dtype))
+    kinds = quantise.kept_kinds(dtype, gguf=is_gguf(directory))
+    core, config = model_dir.load_core(
+        directory, device=parse_device(device), dtype=torch.bfloat16 if dtype in quantise.KINDS else parse_dtype(dtype),
+        hold=partial(quantise.hold_parameter, kinds) if kinds else None,
+    )
     if kept:
         run_weights.fill_weights(core, kept)
+    if dtype in quantise.KINDS:
+        quantise.quantise(core, dtype)
     pack_weights(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
@@ -74,12 +85,13 @@ def load_with_adapter(
     """A model with the adapters of a directory merged into it; the directory's own config says what else is new."""
     base, file = peft.base_of_adapter(directory), directory / "config.json"
     try:
-        begun = load(base, device=device, dtype=dtype)
+        begun = load(base, device=device, dtype="bf16" if dtype in quantise.KINDS else dtype)
     except QkvError as e:
         said = directory / peft.CONFIG
         raise QkvError("{said}: {directory} holds adapters of a model that could not be loaded: {e}", said=said,
                        directory=directory, e=e) from e
     config = read_json(file) if file.is_file() else begun.config or {}
+    quantise.write_out(begun.core)
     core = copy_matching_weights(begun.core, model_dir.spec_from_config(config, file), 0)
     parts, whole = peft.read_adapters(directory, core, config)
     if kept:
@@ -92,6 +104,8 @@ def load_with_adapter(
         for key, tensor in whole.items():
             own[key].copy_(tensor)
     lora.merge(core)
+    if dtype in quantise.KINDS:
+        quantise.quantise(core, dtype)
     pack_weights(core.eval())
     tokenizer = text.load(directory) or begun.tokenizer
     special = load_special_tokens(directory, config, tokenizer, core.spec)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkv.adapt import lora
+from qkv.adapt import lora, quantise
 from qkv.chat.template import Turn
 from qkv.checkpoints import gguf_out, model_dir, peft, sentence_transformers, storage
 from qkv.core.dropout import Drop, no_dropout
@@ -50,8 +50,11 @@ class Model:
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.core.parameters())
+        few = quantise.find_quantised(self.core).values()
+        count += sum(m.in_features * m.out_features for m in few)
+        bits = "".join(f" + {kind}" for kind in sorted({m.kind for m in few}))
         kind = (self.config or {}).get("model_type", "qkv")
-        return f"Model({kind}, {count:,} parameters, {self.core.embed.weight.dtype}, {self.device})"
+        return f"Model({kind}, {count:,} parameters, {self.core.embed.weight.dtype}{bits}, {self.device})"
 
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
@@ -79,6 +82,8 @@ class Model:
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | str | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.
 
+        `dtype` int8 or int4 quantises the linear layers of its blocks, in compressed-tensors' layout.
+
         A name that ends in .gguf is written as one file for llama.cpp, where `dtype` may also be "q8_0" or "q4_0".
 
         The config that was loaded is kept; else the family that can say the spec, else type `qkv` with the spec in it.
@@ -95,9 +100,13 @@ class Model:
             ends = zip(("eos", "eot", "eom"), self.special.eos, strict=False)
             said |= {f"tokenizer.ggml.{key}_token_id": number for key, number in ends}
             kind = DTYPES.get(str(dtype), dtype) or self.core.embed.weight.dtype
-            gguf_out.write_model(directory, self.core, self.config or {}, said, kind, pooling=self.pooling)
+            core = quantise.share(self.core, "float") if quantise.find_quantised(self.core) else self.core
+            gguf_out.write_model(directory, core, self.config or {}, said, kind, pooling=self.pooling)
             return directory
-        dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
+        core, few = self.core, dtype in quantise.KINDS
+        if few or (dtype is not None and quantise.find_quantised(core)):
+            core = quantise.share(core, str(dtype))
+        dtype = torch.bfloat16 if few else parse_dtype(dtype) if isinstance(dtype, str) else dtype
         with replace_dir(directory) as aside:
             config = self.config or {}
             names = {key: config[key] for key in ("id2label", "label2id") if self.spec.labels and key in config}
@@ -105,7 +114,7 @@ class Model:
             if lora.find_adapters(self.core):
                 save_adapters(aside, self)
             else:
-                model_dir.save_core(aside, self.core, family=family, config=self.config, extra=extra, dtype=dtype)
+                model_dir.save_core(aside, core, family=family, config=self.config, extra=extra, dtype=dtype)
             never = {"bad_words_ids": [[i] for i in self.special.forbid]} if self.special.forbid else {}
             storage.write_json(aside / "generation_config.json", {**self.generation_config, **extra, **never})
             if self.tokenizer is not None:

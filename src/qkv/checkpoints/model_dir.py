@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from qkv.baselines.lstm import LSTMSpec, build_core
-from qkv.checkpoints import gguf, name_table, quantized, storage
+from qkv.checkpoints import compressed, gguf, name_table, quantized, storage
 from qkv.core.init import allocate, build_on_meta
 from qkv.core.model import Transformer
 from qkv.devices import read_free_memory
@@ -56,7 +57,8 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
         raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    family, reader = family_of_config(config, where), Config(config, str(where))
+    own = {key: value for key, value in config.items() if key != compressed.KEY}  # how it is stored, not what it is
+    family, reader = family_of_config(config, where), Config(own, str(where))
     try:
         spec = family.spec(reader)
     except QkvError as e:
@@ -100,17 +102,23 @@ def preset_config(name: str) -> dict[str, Any] | None:
     return {"model_type": module.TYPES[0].partition("+")[0]} | sizes[size]
 
 
+# gives a layer bytes, shaped as those on the meta device, instead of its weight, the first tensor; False: it takes none
+Hold = Callable[[Transformer, Tensor, Tensor, Tensor | None], bool]
+
+
 def load_core(
-    directory: Path, *, device: torch.device, dtype: torch.dtype | None
+    directory: Path, *, device: torch.device, dtype: torch.dtype | None, hold: Hold | None = None
 ) -> tuple[Transformer, dict[str, Any]]:
     """The core of a directory, filled strictly, with its config as loaded; `dtype` None chooses.
 
     None means: the stored numbers' own type, but fp32 on a CPU for models up to 200M parameters, bf16 for fp16 beyond.
+    Matrices of few bits are written out, except for the layers that `hold` gives their bytes.
     """
     spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
     tensors, zeros = open_weights(directory)
+    packed = compressed.find_packed(storage.open_tensors(directory), read_packing(directory), directory) if hold else {}
     shapes = storage.read_shapes(tensors)
     refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
@@ -128,11 +136,15 @@ def load_core(
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
-        refuse_oversized(count * dtype.itemsize, read_free_memory("cpu") if device.type == "cpu" else None)
+        if hold:
+            tensors = {**tensors, **hold_packed(core, names, packed, hold)}
+        need = sum(t.numel() * (dtype if t.is_floating_point() else t.dtype).itemsize
+                   for t in (*core.parameters(), *core.buffers()))
+        refuse_oversized(need, read_free_memory("cpu") if device.type == "cpu" else None)
         allocate(core, device, dtype)
         core.tie()
         for buffer in core.buffers():  # what steers a router is counted in full precision
-            buffer.data = buffer.data.float()
+            buffer.data = buffer.data.float() if buffer.is_floating_point() else buffer.data
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
         raise QkvError("{directory}: {e}{assumed}", directory=directory, e=e, assumed=list_assumed(config)) from None
@@ -152,9 +164,40 @@ def list_assumed(config: dict[str, Any]) -> Message:
 
 def open_weights(directory: Path) -> tuple[storage.Tensors, list[str]]:
     """The tensors of a directory or GGUF file, packed ones as what unpacks them, and the names that say nothing."""
-    tensors, file = storage.open_tensors(directory), directory / "config.json"
-    settings = {} if is_gguf(directory) else read_json(file).get(quantized.SETTINGS) or {}
-    return quantized.unpack_tensors(tensors, settings, file) if settings else (tensors, [])
+    tensors, settings = storage.open_tensors(directory), read_packing(directory)
+    return quantized.unpack_tensors(tensors, settings, directory / "config.json") if settings else (tensors, [])
+
+
+def read_packing(directory: Path) -> dict[str, Any]:
+    """The `quantization_config` of a directory's config, empty where there is none."""
+    return {} if is_gguf(directory) else read_json(directory / "config.json").get(quantized.SETTINGS) or {}
+
+
+def hold_packed(
+    core: Transformer, names: str, packed: Mapping[str, compressed.Packed], hold: Hold
+) -> dict[str, Callable[[], Tensor]]:
+    """Let the layers of a core on the meta device hold stored bytes; the tensors to fill them with, by stored name."""
+    found: dict[str, Callable[[], Tensor]] = {}
+    for slot in name_table.expand_rows(names, core):
+        name = next((t for t in slot.theirs if t in packed), "")
+        read = packed[name].read if name else None
+        if read is None or {"flip", "stack"} & set(slot.ops):
+            continue
+        weight, scale = packed[name].on_meta()
+        parts = name_table.convert_in(weight, slot)
+        scales = name_table.convert_in(scale, slot) if scale is not None else [None] * len(parts)
+        taken = [hold(core, *one) for one in zip(slot.ours.values(), parts, scales, strict=True)]
+        if any(taken):
+            found[name] = partial(read_part, read, 0)
+            if scale is not None:
+                found[f"{name}_scale"] = partial(read_part, read, 1)
+    return found
+
+
+def read_part(read: Callable[[], tuple[Tensor, Tensor | None]], which: int) -> Tensor:
+    part = read()[which]
+    assert part is not None
+    return part
 
 
 def refuse_missing_layers(spec: Spec, names: Iterable[str], config: Mapping[str, Any], where: Path) -> None:
@@ -232,11 +275,24 @@ def save_core(
         options = (family_config(m, spec) for m in modules().values())
         chosen = next((o for o in options if not isinstance(o, str)), {"model_type": "qkv", "spec": as_json(spec)})
     assert chosen is not None
-    tensors = name_table.export_tensors(core, read_names(core, chosen)[0])
+    names = read_names(core, chosen)[0]
+    tensors = name_table.export_tensors(core, names)
     if dtype is not None:
         own = {t.data_ptr() for t in core.buffers()}
-        tensors = {n: t if t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
-    stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+        floats = {n for n, t in tensors.items() if t.is_floating_point() and not n.endswith(".weight_scale")}
+        tensors = {n: t if n not in floats or t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
+    stored = str(next(t for t in tensors.values() if t.is_floating_point()).dtype).removeprefix("torch.")
+    tensors, how = compressed.compress(tensors, list_linears(core, names))
     storage.write_tensors(directory, tensors)
-    storage.write_json(directory / "config.json", {**chosen, **(extra or {}), "dtype": stored})
+    config = {key: value for key, value in chosen.items() if key != compressed.KEY}
+    how = {compressed.KEY: how} if how else {}
+    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored, **how})
     return str(chosen["model_type"])
+
+
+def list_linears(core: Transformer, names: str) -> list[str]:
+    """The stored names of all linear layers, without `.weight`."""
+    linears = {f"{path}.weight" for path, m in core.named_modules() if isinstance(m, nn.Linear)}
+    short = {re.sub(r"^(en|de)coder\.", "", name) for name in linears}  # where there is one stack
+    found = (slot.theirs[0] for slot in name_table.expand_rows(names, core) if (linears | short) & set(slot.ours))
+    return [name.removesuffix(".weight") for name in found if name.endswith(".weight") and "#" not in name]

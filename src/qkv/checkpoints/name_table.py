@@ -22,6 +22,7 @@ from qkv.messages import Message, join
 
 HUGE, SUMMED = 1e30, 1 << 22  # no weight is so large: its products are infinite in fp32; numbers of a tensor
 OPTIONAL = re.compile(r"\[([^]]*)\]")
+ENDS = (".weight", ".bias", ".weight_scale")  # of the tensors of a module; the last where the first has few bits
 
 
 class Slot(NamedTuple):
@@ -68,7 +69,7 @@ def expand_rows(names: str, core: nn.Module | Mapping[str, Tensor]) -> list[Slot
     ours = core if isinstance(core, Mapping) else named_tensors(core)
     for group, spellings, ops in read_table(names, ours):
         attn: Any = spec.stack.blocks[0].attn if spec and {"weave", "pairs"} & set(ops) else None
-        for suffix in ("",) if group[0] in ours or group[0].endswith((".weight", ".bias")) else (".weight", ".bias"):
+        for suffix in ("",) if group[0] in ours or group[0].endswith(ENDS[:2]) else ENDS:
             pattern = re.compile(re.escape(group[0] + suffix).replace(r"\*", r"(\d+)"))
             for layers in (match.groups() for match in map(pattern.fullmatch, ours) if match):
                 mine, theirs = ([(name + suffix).replace("*", "{}").format(*layers) for name in side]
@@ -92,7 +93,7 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
         theirs = theirs[0]
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
-    if "pairs" in slot.ops and theirs.shape == next(iter(slot.ours.values())).shape:
+    if "pairs" in slot.ops and theirs.shape[:1] == next(iter(slot.ours.values())).shape[:1]:
         theirs = theirs.unflatten(0, (slot.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
     if "split" not in slot.ops:
         return [theirs]
@@ -113,7 +114,10 @@ def convert_out(ours: list[Tensor], slot: Slot) -> Tensor:
         theirs = torch.cat([own.unflatten(0, (slot.heads, -1)) for own in ours], 1).flatten(0, 1)
     if "pairs" in slot.ops:
         theirs = theirs.unflatten(0, (slot.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-    if "flip" in slot.ops and theirs.ndim == 2:
+    if "flip" in slot.ops and theirs.ndim > 1:
+        if not theirs.is_floating_point():
+            raise QkvError("{name}: this family stores its matrices the other way round, which no layout of few bits "
+                           "allows; save it in bf16, or as a model of type qkv", name=slot.theirs[0])
         theirs = theirs.T
     if "row" in slot.ops:
         theirs = theirs[None]

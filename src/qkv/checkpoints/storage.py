@@ -114,7 +114,7 @@ def open_foreign(path: Path) -> Tensors:
     return {name: lambda t=t: t for name, t in tensors.items()}
 
 
-def read_shapes(tensors: Tensors) -> dict[str, list[int]]:
+def read_shapes(tensors: Mapping[str, Any]) -> dict[str, list[int]]:
     """The shape of every tensor, from the headers alone where the format has them."""
     return {name: list(getattr(t, "shape", None) or t().shape) for name, t in tensors.items()}
 

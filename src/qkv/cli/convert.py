@@ -1,6 +1,7 @@
 """`qkv convert SRC DST`: a model with fewer key/value heads, in another dtype, or written as another family."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ CONTEXT = 256  # tokens a window when the loss is measured
 @click.argument("source")
 @click.argument("target")
 @option("--attention", metavar="gqa:N|mqa", help="average the key/value heads into N groups")
-@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16", "q8_0", "q4_0"]),
-        help="dtype to save in (default: unchanged); q8_0 and q4_0 for .gguf alone")
+@option("--to-dtype", type=click.Choice(["fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0"]),
+        help="dtype to save in (default: unchanged, or --dtype int8|int4); q8_0 and q4_0 for .gguf alone")
 @option("--family", help="family to save as (default: unchanged)")
 @option("--text", type=InputFile(), help="text to measure the loss on")
 def command(
@@ -33,9 +34,11 @@ def command(
 
     place = locate(source, common.revision)  # before torch is imported
     from qkv import hub
+    from qkv.adapt import quantise
     from qkv.adapt.group_heads import group_heads, groups_of
     from qkv.data.sources import read_document
     from qkv.model import Model
+    from qkv.paths import is_gguf
 
     groups = groups_of(attention) if attention else None
     if groups == 0:
@@ -43,14 +46,18 @@ def command(
     there = Path(target)
     if there.is_file() or (there.is_dir() and any(there.iterdir())):  # another model there would be half replaced
         raise QkvError("{target}: exists already; name a new directory, or remove this one first", target=target)
+    if common.dtype in quantise.KINDS:  # of the numbers as they are stored, not as bf16 has them
+        to_dtype, common = to_dtype or common.dtype, replace(common, dtype="auto")
     model = common.load_model(source)
     words = read_document(text) if text else ""
     before = measure_loss(model, words) if words else None
     kv = [hub.report(model)["kv_bytes_per_token"]]
     report: dict[str, Any] = {"source": source, "target": target, "kv_bytes_per_token": kv}
     if groups:
+        quantise.write_out(model.core)
         model = Model(group_heads(model.core, groups), model.tokenizer, model.special, model.config)
-    stored = to_dtype or stored_dtype(place)
+    bits_stay = quantise.find_quantised(model.core) and not is_gguf(there)
+    stored = to_dtype or (None if bits_stay else stored_dtype(place))
     model.save(target, family=family or same_family(model), dtype=stored)
     again = hub.load(Path(target), device=common.device)
     report["model_type"] = (again.config or {})["model_type"]

@@ -1,0 +1,125 @@
+"""Layers of few bits are held to F.linear with their numbers written out, with and without the compiled kernels."""
+
+import copy
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import qkv
+from qkv.adapt import lora, quantise, row_products
+from qkv.errors import QkvError
+from qkv.messages import Message
+
+
+@pytest.fixture(params=["kernels", "plain"])
+def way(request, monkeypatch):
+    if request.param == "plain":
+        monkeypatch.setattr(row_products, "find_library", lambda: Message("none"))
+    return request.param
+
+
+def layer(dtype, kind, width=96):
+    torch.manual_seed(0)
+    made = torch.nn.Linear(width, 50).to(dtype)
+    quantise.hold(made, *quantise.round_weight(made.weight.detach(), kind))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (1, 40)])
+def test_a_layer_multiplies_by_its_numbers(way, kind, dtype, shape):
+    few, x = layer(dtype, kind), torch.randn(*shape, 96).to(dtype)
+    with torch.inference_mode():
+        got, wide = few(x), few.weight.double()
+    want = F.linear(x.double(), wide, few.bias.double())
+    room = 2**-7 if dtype == torch.bfloat16 else 2**-18  # roundings of the sum and of the output
+    assert got.dtype == dtype
+    assert (got - want).abs().max() <= room * F.linear(x.double().abs(), wide.abs()).max()
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_numbers_lie_within_half_a_step(kind):
+    weight = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 2, 40)[:, None]
+    held, scale = quantise.round_weight(weight, kind)
+    back = row_products.open_matrix(quantise.KINDS[kind], held, scale)
+    if scale is None:
+        scale = held[..., :2].contiguous().view(torch.float16).float()  # out blocks 1
+    step = scale.expand(-1, *scale.shape[1:-1], 32 if scale.ndim == 3 else 64).flatten(1)
+    assert ((back - weight).abs() <= step * 0.51 + weight.abs() * 2**-7).all()
+    assert torch.equal(step.bfloat16().float(), step)
+
+
+def test_blocks_are_those_of_the_gguf_package():
+    held, _ = quantise.round_weight(torch.randn(6, 128, generator=torch.Generator().manual_seed(0)), "int4")
+    want = gguf.quants.dequantize(held.flatten(1).numpy(), gguf.GGMLQuantizationType.Q4_0)
+    assert np.array_equal(row_products.open_matrix("Q4_0", held, None).numpy(), want)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_model_in_few_bits_says_what_its_numbers_say(way, kind):
+    few = qkv.load("demo-lm", device="cpu", dtype=kind)
+    assert len(quantise.find_quantised(few.core)) == 7 * len(few.core.decoder.layers)
+    assert few.core.head.weight.dtype == few.core.embed.weight.dtype == torch.bfloat16
+    assert few.generate("The cat", max_new_tokens=5).tokens
+    few.core.float()  # so that rounding does not hide a fault
+    ids = torch.tensor([few.ids("The cat sat on the mat.")])
+    got = few(ids).logits
+    quantise.write_out(few.core)
+    assert torch.allclose(got, few(ids).logits, atol=1e-4)
+
+
+def test_more_bits_lie_nearer_to_the_model(way):
+    plain, gaps = qkv.load("demo-lm", device="cpu"), []
+    ids = torch.tensor([plain.ids("The cat sat on the mat. The dog ran into the garden.")])
+    for kind in ("int8", "int4"):
+        few = quantise.share(plain.core, kind)
+        with torch.inference_mode():
+            gaps.append(float((few(ids).logits - plain(ids).logits).square().mean().sqrt()))
+    assert 0 < 4 * gaps[0] < gaps[1]  # a step is 16 times as wide in int4 but for its smaller groups
+    assert not quantise.find_quantised(plain.core)
+
+
+def test_cached_and_whole_agree_in_few_bits(way):
+    few = qkv.load("demo-lm", device="cpu", dtype="int8")
+    few.core.float()  # so that rounding does not hide a fault
+    ids = few.ids("The cat sat on the mat and looked at the")
+    long = few.generate(ids, max_new_tokens=6)
+    assert long.tokens == few.generate(ids, max_new_tokens=6, cache=False).tokens
+
+
+def test_gradients_pass_through_to_the_input(way):
+    few = layer(torch.float32, "int8")
+    x = torch.randn(2, 96, requires_grad=True)
+    few(x).sum().backward()
+    assert torch.allclose(x.grad, few.weight.sum(0).expand(2, -1), atol=1e-5)
+
+
+def test_written_out_it_is_an_ordinary_layer_again():
+    model = qkv.load("demo-lm", device="cpu")
+    before = {name: p.shape for name, p in model.core.named_parameters()}
+    quantise.quantise(model.core, "int4")
+    wanted = {name: m.weight for name, m in quantise.find_quantised(model.core).items()}
+    assert quantise.write_out(model.core) == len(wanted)
+    assert {name: p.shape for name, p in model.core.named_parameters()} == before
+    assert all(torch.equal(model.core.get_parameter(f"{name}.weight"), w) for name, w in wanted.items())
+    assert len(lora.attach(model.core, lora.Lora(2))) > 0
+
+
+def test_globs_choose_the_layers():
+    model = qkv.load("demo-lm", device="cpu")
+    quantise.quantise(model.core, "int8", ["*.ffn.*"])
+    assert {name.rpartition(".")[2] for name in quantise.find_quantised(model.core)} == {"gate", "up", "down"}
+    with pytest.raises(QkvError, match="int4"):
+        quantise.quantise(qkv.load("demo-lm", device="cpu").core, "int4", ["none"])
+
+
+def test_a_copy_and_a_move_keep_the_bytes():
+    few = layer(torch.float32, "int8")
+    twin = copy.deepcopy(few).to(torch.bfloat16)
+    assert twin.weight_scale.dtype == torch.float32
+    assert twin.weight.dtype == torch.bfloat16
+    assert torch.equal(twin.weight, few.weight.bfloat16())
