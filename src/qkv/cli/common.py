@@ -174,7 +174,8 @@ def make_shared_options() -> list[click.Parameter]:
     return [
         Option(["--json"], is_flag=True, help="print only JSON on stdout"),
         Option(["--device"], default="auto", metavar="auto|cpu|cuda|mps", help="device to run on"),
-        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16|int8|int4", help="format of the weights"),
+        Option(["--dtype"], default="auto", metavar="auto|fp32|bf16|fp16|int8|int4",
+               help="floating-point format, or bits of the weights"),
         Option(["--threads"], type=click.IntRange(1, 1024), help="number of CPU threads"),
         Option(["--revision"], help="branch, tag or commit on the Hugging Face Hub"),
         Option(["-q", "--quiet"], is_flag=True, help="print only the result"),
