@@ -29,7 +29,6 @@ CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without To
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
     "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
 }
-OTHERS: dict[str, Kind] = {"gptj": "bytes"}  # model types without a family here, for directories that name no class
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -126,7 +125,7 @@ def kind_of(directory: Path, own: Mapping[str, Any]) -> tuple[str | None, Kind |
     if not isinstance(stated, str):
         stated = str(config.get("model_type"))
         told = (getattr(family, "TOKENS", {}).get(stated) for family in modules().values())
-        return None, cast("Kind | None", next(filter(None, told), OTHERS.get(stated)))
+        return None, cast("Kind | None", next(filter(None, told), None))
     name = stated.removesuffix("Fast").removesuffix("Tokenizer")
     known = [f"{name}Tokenizer" for name in CLASSES]
     if name not in CLASSES and not (directory / "tokenizer.json").is_file():
