@@ -163,3 +163,12 @@ def test_other_ways_round_are_refused(tmp_path):
     with pytest.raises(QkvError, match="other way round"):
         model.save(tmp_path / "m", dtype="int8", family="gpt2")
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("value", [3, "gptq", [1], True, 0, ""])
+def test_settings_that_are_no_object_are_named(saved, tmp_path, value):
+    config = json.loads((saved[1] / "config.json").read_text()) | {"quantization_config": value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(saved[1] / "model.safetensors")
+    with pytest.raises(QkvError, match="'quantization_config' is"):
+        qkv.load(tmp_path, device="cpu")

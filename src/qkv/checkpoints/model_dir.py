@@ -170,7 +170,9 @@ def open_weights(directory: Path) -> tuple[storage.Tensors, list[str]]:
 
 def read_packing(directory: Path) -> dict[str, Any]:
     """The `quantization_config` of a directory's config, empty where there is none."""
-    return {} if is_gguf(directory) else read_json(directory / "config.json").get(quantized.SETTINGS) or {}
+    file = directory / "config.json"
+    config = Config({} if is_gguf(directory) else read_json(file), str(file))
+    return {} if config.values.get(quantized.SETTINGS) is None else dict(config.part(quantized.SETTINGS).values)
 
 
 def hold_packed(
