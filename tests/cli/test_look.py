@@ -182,7 +182,7 @@ def test_a_step_of_a_run_brings_its_weights_back(
 
 
 def test_the_page_of_a_run_begins_with_its_watched_sentences(tmp_path: Path) -> None:
-    index = {"format": records.FORMAT, "texts": ["我昨天喝了茶。"], "steps": []}
+    index = {"format": records.FORMAT, "texts": ["我昨天喝了茶。"], "steps": [], "matrices": []}
     records.write_json(tmp_path / records.FOLDER / "index.json", index)
     assert look.list_examples(str(tmp_path)) == ("我昨天喝了茶。",)
     assert look.list_examples("demo")[0] == "书和茶都在桌上，我看完了它。"

@@ -65,7 +65,6 @@ def test_the_layer_that_guesses_further_is_left_unread(tmp_path):
          "greedy.*norm_topk_prob True"),
         ({"n_group": 5}, "5 groups"),
         ({"num_experts_per_tok": 200}, "200 chosen"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
     ],
 )  # fmt: skip
 def test_a_config_that_means_another_model_is_refused(change, said, tmp_path):

@@ -82,8 +82,8 @@ def test_every_kind_of_router_is_among_those_drawn() -> None:
     drawn = [oracles.draw(f, n).config.to_dict() for f in FAMILIES for n in (0, 1, 3, 5)]
     ways = {(c["model_type"], c.get("topk_method"), bool(c.get("norm_topk_prob"))) for c in drawn}
     assert {way[:2] for way in ways} == {
-        ("deepseek_v2", "greedy"), ("deepseek_v2", "group_limited_greedy"), ("deepseek_v3", None), ("mixtral", None),
-        ("qwen2_moe", None), ("qwen3_moe", None),
+        ("deepseek_v2", "greedy"), ("deepseek_v2", "group_limited_greedy"), ("deepseek_v3", None), ("glm4_moe", None),
+        ("mixtral", None), ("qwen2_moe", None), ("qwen3_moe", None),
     }  # fmt: skip
     assert {summed for _, _, summed in ways} == {True, False}
 
