@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import qkv
-from qkv.checkpoints import model_dir, quantized
+from qkv.checkpoints import model_dir, quantized, storage
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
 
@@ -182,7 +182,8 @@ def test_matrices_are_those_of_the_formula(case, tmp_path):
 def test_a_kernel_may_take_the_numbers_as_they_are_packed(tmp_path):
     settings, make, how = CASES["gptq 8 bits in another order"]
     expected = write(tmp_path, settings, make, **how)
-    tensors, zeros = model_dir.open_weights(tmp_path)
+    read = model_dir.read_packing(tmp_path)
+    tensors, zeros = quantized.unpack_tensors(storage.open_tensors(tmp_path), read, tmp_path / "config.json")
     packed = tensors["model.layers.0.mlp.down_proj.weight"].read()
     assert isinstance(packed, quantized.Grouped)
     assert packed.codes.dtype == torch.uint8

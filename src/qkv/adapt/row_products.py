@@ -27,7 +27,7 @@ from qkv.paths import cache_dir
 
 SOURCE = Path(__file__).with_suffix(".c")
 KINDS = {"bf16": 0, "int8": 1, "Q8_0": 2, "Q4_0": 3}  # as row_products.c numbers them
-MOST = {"bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32}  # rows; with more, unpacking once is faster (bench/decode.py)
+MOST = {"bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32}  # rows; with more, the matrix is unpacked once (not tuned)
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16"), "avx512": AVX512, "avx2": AVX2, "portable": ()}

@@ -117,8 +117,10 @@ def load_core(
     spec, config = read_spec(directory)
     if config["model_type"] in OWN:
         config["model_type"] = OWN[0]
-    tensors, zeros = open_weights(directory)
-    packed = compressed.find_packed(storage.open_tensors(directory), read_packing(directory), directory) if hold else {}
+    opened, settings = storage.open_tensors(directory), read_packing(directory)
+    tensors, zeros = quantized.unpack_tensors(opened, settings, directory / "config.json") if settings else (opened, [])
+    few = hold and (settings or is_gguf(directory))
+    packed = compressed.find_packed(opened, settings, directory) if few else {}
     shapes = storage.read_shapes(tensors)
     refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
@@ -136,7 +138,7 @@ def load_core(
         # first with shapes only, so that a checkpoint that does not fit fails before any memory is allocated
         empty = {n: partial(torch.empty, s, device="meta") for n, s in shapes.items()}
         name_table.load_tensors(core, names, empty, ignore)
-        if hold:
+        if hold and packed:
             tensors = {**tensors, **hold_packed(core, names, packed, hold)}
         need = sum(t.numel() * (dtype if t.is_floating_point() else t.dtype).itemsize
                    for t in (*core.parameters(), *core.buffers()))
@@ -160,12 +162,6 @@ def list_assumed(config: dict[str, Any]) -> Message:
         family_of_config(config, "").spec(reader)
     taken = [f"{key} = {value}" for key, value in reader.assumed.items() if isinstance(value, int | list)]
     return Message("; its config lacks keys, taken were {taken}", taken=", ".join(taken)) if taken else Message()
-
-
-def open_weights(directory: Path) -> tuple[storage.Tensors, list[str]]:
-    """The tensors of a directory or GGUF file, packed ones as what unpacks them, and the names that say nothing."""
-    tensors, settings = storage.open_tensors(directory), read_packing(directory)
-    return quantized.unpack_tensors(tensors, settings, directory / "config.json") if settings else (tensors, [])
 
 
 def read_packing(directory: Path) -> dict[str, Any]:
@@ -197,6 +193,7 @@ def hold_packed(
 
 
 def read_part(read: Callable[[], tuple[Tensor, Tensor | None]], which: int) -> Tensor:
+    """The bytes (0) or the scales (1) of a stored matrix."""
     part = read()[which]
     assert part is not None
     return part

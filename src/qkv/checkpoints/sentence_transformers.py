@@ -100,7 +100,7 @@ def read_pooling(directory: Path) -> Pooling | None:
                        "Normalize, in this order: others are not supported", path=path, kinds=", ".join(kinds))
     for folder in (rows[1].get("path"), *dense):
         if not isinstance(folder, str) or Path(folder).name != folder or folder in ("", ".."):
-            raise QkvError("{path}: the path of the pooling is {folder!r}, expected the name of a folder beside it",
+            raise QkvError("{path}: the path of a module is {folder!r}, expected the name of a folder beside it",
                            path=path, folder=folder)
     said = f"{rows[1]['path']}/config.json"
     files: dict[str, Any] = {MODULES: modules, said: read_json(directory / said)}
