@@ -39,8 +39,9 @@ def read_free_memory(name: str) -> int | None:
 def parse_dtype(name: str) -> torch.dtype | None:
     """The dtype of a name; auto is None: the checkpoint decides."""
     if name not in DTYPES:
-        raise QkvError("unknown dtype {name!r}{hint} (known: {dtypes})", name=name, hint=nearest(name, DTYPES),
-                       dtypes=", ".join(DTYPES))
+        known = (*DTYPES, "int8", "int4")  # the last two are made of bf16: adapt/quantise.py
+        raise QkvError("unknown dtype {name!r}{hint} (known: {dtypes})", name=name, hint=nearest(name, known),
+                       dtypes=", ".join(known))
     return DTYPES[name]
 
 

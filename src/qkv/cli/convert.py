@@ -72,7 +72,8 @@ def list_changes(report: dict[str, Any], say: Callable[..., str], *, pooled: boo
     yield say("written to {target} as type {kind}", target=report["target"], kind=kind)
     if kind == "qkv":
         yield say("qkv alone loads it: transformers has no family of this shape")
-    yield say("KV per token: {kv} bytes (fp32)", kv=f"{old:,} -> {new:,}")
+    if old != new:
+        yield say("KV per token: {kv} bytes (fp32)", kv=f"{old:,} -> {new:,}")
     if report["loss"]:
         before, after = report["loss"]
         yield say("loss per token: {before} -> {after}", before=before, after=after)
