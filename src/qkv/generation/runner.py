@@ -15,7 +15,7 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.changed, self.open = engine, threading.Condition(), True
-        engine.wait = self.wait  # type: ignore[method-assign]
+        engine.driver = self
         self.thread = threading.Thread(target=self.run, name="qkv-engine", daemon=True)
         self.thread.start()
 
