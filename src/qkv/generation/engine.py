@@ -10,6 +10,7 @@ are read side by side instead, from one buffer: `submit_batch`, and `generate`, 
 """
 
 import contextvars
+import sys
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
@@ -33,7 +34,7 @@ from qkv.generation.scheduler import Group, Limits, Row, Scheduler, Work
 from qkv.generation.sequence import DecodeOptions, Event, Finish, Sequence, Writer
 from qkv.sampling import Sampling
 
-GIB, SMALL = 1 << 30, 1 << 28  # bytes; asking what is free is not worth it for less
+SMALL = 1 << 28  # bytes; asking what is free is not worth it for less
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Engine:
             raise QkvError("engine: it always keeps keys, and reads long prompts in pieces of its own; remove cache "
                            "and chunk")
         if not self.pages.storage:
-            check_memory(self.core, self.pages.count * self.pages.size)
+            check_memory(self.core, self.settings.tokens)
         requests = self.write_requests(prompts, options, sampling)
         for request in requests:
             start = len(options.start)
@@ -350,13 +351,17 @@ class Engine:
 
 def check_memory(core: Transformer, positions: int) -> None:
     """QkvError where the keys and values of so many positions do not fit into the memory that is free."""
-    device, needed = core.embed.weight.device, positions * position_bytes(core)
-    free = read_free_memory(str(device)) if needed > SMALL and device.type != "meta" else None
-    if free is not None and needed > free:
-        fits = positions * free // needed
-        raise QkvError("keys and values of {positions:,} tokens need {needed:.1f} GiB, and {free:.1f} GiB are free; "
-                       "give fewer tokens or rows (at most {fits:,} tokens would fit)", code="memory",
-                       positions=positions, needed=needed / GIB, free=free / GIB, fits=fits)
+    fits = count_fitting(core) if positions * position_bytes(core) > SMALL else positions
+    if positions > fits:
+        raise QkvError("keys and values of {positions:,} tokens need {needed:.1f} GiB, and there is room for {fits:,} "
+                       "tokens; give fewer tokens, rows or beams", code="memory", positions=positions,
+                       needed=positions * position_bytes(core) / (1 << 30), fits=fits)
+
+
+def count_fitting(core: Transformer) -> int:
+    """How many positions' keys and values the free memory of the core's device holds; where nobody says, any number."""
+    free = read_free_memory(str(core.embed.weight.device))
+    return sys.maxsize if free is None else free // position_bytes(core)
 
 
 def generate(

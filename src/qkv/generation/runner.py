@@ -3,8 +3,10 @@
 import threading
 from typing import Any
 
+from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.engine import Engine, Handle
+from qkv.generation.engine import Engine
+from qkv.generation.request import Handle
 
 
 class Runner:
@@ -18,6 +20,11 @@ class Runner:
         engine.driver = self
         self.thread = threading.Thread(target=self.run, name="qkv-engine", daemon=True)
         self.thread.start()
+
+    @property
+    def core(self) -> Transformer:
+        """The core that writes."""
+        return self.engine.core
 
     def submit(self, *args: Any, **how: Any) -> Handle:
         """As `Engine.submit`."""

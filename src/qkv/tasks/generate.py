@@ -1,14 +1,14 @@
 """`Model.generate` and `Model.stream`: options, continuing prompts by sampling or with beams, and the Results."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qkv.errors import QkvError
 from qkv.generation.beam import Hypothesis, Search
-from qkv.generation.engine import Engine, Settings
+from qkv.generation.engine import Engine, Settings, check_memory, count_fitting
 from qkv.generation.request import Handle
+from qkv.generation.runner import Runner
 from qkv.generation.sequence import DecodeOptions
 from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Sampling
@@ -57,15 +57,20 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if key != "temperature" and not value else value for key, value in found.items()}
 
 
-def generate(model: Model, prompt: Any, *, engine: Engine | None = None, trace: Any = None, **given: Any) -> Any:
+def generate(
+    model: Model, prompt: Any, *, engine: Engine | Runner | None = None, trace: Any = None, **given: Any
+) -> Any:
     """Continue a prompt, or a list of prompts: one Result, or a list of them; see `Model.generate`."""
     many, prompts = as_list(prompt)
     options = GenerateOptions.parse(given, model.generation_config)
-    handles = open_requests(model, prompts, options, engine, trace)
-    with ExitStack() as stack:  # whatever happens, none stays behind in an engine that goes on
+    decode, ids = decode_options(model, options), [read_prompt(model, p) for p in prompts]
+    handles: list[Handle] = []
+    try:
+        handles += submit_prompts(model, ids, options, decode, engine, trace)
+        results = [wait_for_result(model, handle) for handle in handles]
+    finally:  # whatever happens, nothing stays behind in an engine that goes on
         for handle in handles:
-            stack.callback(handle.cancel)
-        results = [make_result(model, handle, alone=len(prompts) == 1) for handle in handles]
+            handle.cancel()
     failed = [result.error for result in results if result.error]
     if failed and len(failed) == len(results):
         raise failed[0]
@@ -73,34 +78,66 @@ def generate(model: Model, prompt: Any, *, engine: Engine | None = None, trace: 
 
 
 def stream(
-    model: Model, prompt: Prompt, *, engine: Engine | None = None, trace: Any = None, **given: Any
+    model: Model, prompt: Prompt, *, engine: Engine | Runner | None = None, trace: Any = None, **given: Any
 ) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
     options = GenerateOptions.parse(given, model.generation_config)
     if options.beam > 1:
         raise QkvError("stream: beams find their text at the end; remove beam, or use generate")
-    (handle,) = open_requests(model, [prompt], options, engine, trace)
+    (handle,) = submit_prompts(
+        model, [read_prompt(model, prompt)], options, decode_options(model, options), engine, trace)
     return (event.text for event in handle)
 
 
-def open_requests(
-    model: Model, prompts: Sequence[Prompt], options: GenerateOptions, engine: Engine | None, trace: Any
+def make_engine(model: Model, settings: Mapping[str, Any]) -> Engine:
+    """An engine for requests that come at any time; see `Model.engine`."""
+    check_writes(model)
+    usual = min(max(Settings.tokens, model.spec.context or 0), max(1, count_fitting(model.core) // 2))
+    chosen = replace_from_dict(Settings(tokens=usual), settings)
+    check_memory(model.core, chosen.tokens)
+    return Engine(model.core, chosen)
+
+
+def check_writes(model: Model) -> None:
+    """QkvError for a model that continues no texts in a cache."""
+    if not model.spec.has_blocks:
+        raise QkvError("an LSTM baseline can translate and be evaluated; it cannot continue texts")
+
+
+def read_prompt(model: Model, prompt: Prompt) -> list[int]:
+    """The ids of a prompt; where the model fills blanks it has one."""
+    ids = model.ids(prompt)
+    return with_blank(ids, blank_ids(model)) if model.spec.fills_blanks else ids
+
+
+def submit_prompts(
+    model: Model, ids: list[list[int]], options: GenerateOptions, decode: DecodeOptions,
+    engine: Engine | Runner | None, trace: Any,
 ) -> list[Handle]:
-    """The requests of some prompts: in an engine that others use too, or as a batch in one of their own."""
-    decode, ids = decode_options(model, options), [model.ids(p) for p in prompts]
-    if decode.blanks:
-        ids = [with_blank(prompt, decode.blanks) for prompt in ids]
+    """The requests of some prompts: side by side in an engine of their own, each by itself in one that others use.
+
+    Raises:
+        QkvError: as `Engine.submit`; then none of them is left; an engine of another model, a trace of several prompts.
+    """
     search = choose_search(options)
+    if engine is None and trace is None:
+        own = make_engine(model, {"batch_invariant": True}) if options.batch_invariant else Engine(model.core)
+        return own.submit_batch(ids, decode, sampling=options, search=search)
     if engine is None:
-        if trace is not None:
-            raise QkvError("trace: it is for a request in an engine; without one write `with trace:` around the call")
-        settings = Settings(batch_invariant=options.batch_invariant, keep_prefixes=False)
-        return Engine(model.core, settings).submit_batch(ids, decode, sampling=options, search=search)
+        raise QkvError("trace: it is for a request in an engine; without one write `with trace:` around the call")
     if engine.core is not model.core:
         raise QkvError("engine: it is of another model; make it by model.engine()")
-    if trace is not None and len(ids) != 1:
+    if trace is not None and len(ids) > 1:
         raise QkvError("trace: it listens to one request, and found {found} prompts", found=len(ids))
-    return [engine.submit(one, decode, sampling=options, search=search, trace=trace) for one in ids]
+    handles: list[Handle] = []
+    try:
+        for one in ids:
+            handles.append(engine.submit(one, decode, sampling=options, search=search, trace=trace))
+    except QkvError:
+        for handle in handles:
+            handle.cancel()
+        raise
+    return handles
 
 
 def choose_search(options: GenerateOptions) -> Search | None:
@@ -113,13 +150,11 @@ def choose_search(options: GenerateOptions) -> Search | None:
     return Search(options.beam, length_penalty=0.0)
 
 
-def make_result(model: Model, handle: Handle, *, alone: bool) -> Result:
-    """The Result of a request; of several prompts one that failed has its error in it, and the others go on."""
+def wait_for_result(model: Model, handle: Handle) -> Result:
+    """The Result of a request; one that failed while it was written has its error in it."""
     try:
         row = handle.result()
-    except QkvError as error:
-        if alone or error.code != "logits-not-finite":
-            raise
+    except QkvError:
         row = handle.sequence
     if handle.hypotheses:
         return result_of(model, handle.hypotheses)
@@ -130,8 +165,7 @@ def make_result(model: Model, handle: Handle, *, alone: bool) -> Result:
 
 def decode_options(model: Model, options: GenerateOptions) -> DecodeOptions:
     """The options as generation/ takes them, with the special tokens and the tokenizer of the model."""
-    if not model.spec.has_blocks:
-        raise QkvError("an LSTM baseline can translate and be evaluated; it cannot continue texts")
+    check_writes(model)
     special, tokenizer = model.special, model.tokenizer
     blanks = blank_ids(model) if model.spec.fills_blanks else ()
     text_stream = None
