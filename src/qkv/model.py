@@ -16,6 +16,7 @@ from qkv.core.step import Inputs
 from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.files import replace_dir
+from qkv.generation.engine import Engine
 from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
@@ -127,16 +128,35 @@ class Model:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
         Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values.
-        Options: max_new_tokens, temperature, top_k, top_p, min_p, seed, beam, stop (strings), chunk, cache, sampling.
+        Options: max_new_tokens, temperature, top_k, top_p, min_p, seed, beam, stop (strings), chunk, cache, sampling,
+        top_logprobs (so many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it
+        has alone), `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which
+        listens to this request alone.
 
         Raises:
-            QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
+            QkvError: an option or prompt that cannot be meant; a prompt longer than the context; logits that are not
+                finite, where all prompts have some (of several, one that has them ends with "error", the others go on).
         """
         return generate.generate(self, prompt, **options)
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string."""
+        """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string.
+
+        Closed early it leaves nothing behind.
+        """
         return generate.stream(self, prompt, **options)
+
+    def engine(self, **settings: Any) -> Engine:
+        """An engine that writes requests which come at any time: `engine.submit(ids, ...)` gives a handle, and
+        `generate`, `stream` and `chat` take it as `engine=`. What begins like a text that it read is not read again.
+
+        Settings: tokens (positions of all texts together: 16,384 or the context, where half of the free memory holds
+        them), page_size (16), limits (rows, tokens, beside), keep_prefixes, batch_invariant.
+
+        Raises:
+            QkvError: an unknown setting, or pages for which there is no memory.
+        """
+        return generate.make_engine(self, settings)
 
     def translate(self, text: Any, **options: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -49,7 +49,9 @@ class Result:
     """What generation gives: text, token ids, their log-probabilities, why it ended, how long it took.
 
     `score` ranks beams; `others` are the next best; `alignment` [T, S] says which source token each token looked at;
-    `unknown` names the words of the source that the vocabulary lacks.
+    `unknown` names the words of the source that the vocabulary lacks. `top_logprobs` lists for each token the likeliest
+    ids with their log-probabilities, best first, where they were asked for. Of several prompts one that the model could
+    not continue has the finish reason "error", and `error` says why.
     """
 
     text: str
@@ -61,6 +63,8 @@ class Result:
     others: tuple["Result", ...] = ()
     alignment: Tensor | None = None
     unknown: tuple[str, ...] = ()
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    error: QkvError | None = None
 
 
 class Model(Protocol):
