@@ -90,6 +90,8 @@ labels.out                  classifier                                        wi
     f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # early checkpoints call them gamma and beta
     for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
 )
+# what derived families share, their own heads apart
+BODY = "\n".join(row for row in NAMES.splitlines() if not row.startswith(("head", "labels")))
 
 GGUF = "BertModel"
 
