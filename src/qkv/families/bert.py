@@ -93,7 +93,7 @@ labels.out                  classifier                                        wi
 # what derived families share, their own heads apart
 BODY = "\n".join(row for row in NAMES.splitlines() if not row.startswith(("head", "labels")))
 
-GGUF = "BertModel"
+GGUF = {"bert": "BertModel"}
 
 IGNORE = {
     "directionality|pooler_.*": "what the first release could have been and was not",
