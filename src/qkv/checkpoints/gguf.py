@@ -180,8 +180,8 @@ def translate_rope(own: dict[str, Any], config: dict[str, Any], known: Mapping[s
         del own["rope.dimension_count"]
     if "sliding_attention" not in known:
         return rope
-    near = {"rope_theta": own.pop("rope.freq_base_swa")} if "rope.freq_base_swa" in own else {}
-    return {"full_attention": rope, "sliding_attention": {"rope_type": "default", **near}}
+    near = {"rope_type": "default", "rope_theta": own.pop("rope.freq_base_swa", 10_000.0)}
+    return {"full_attention": rope, "sliding_attention": near}
 
 
 def whole_rope(config: Mapping[str, Any]) -> dict[str, Any]:
