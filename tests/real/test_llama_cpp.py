@@ -6,17 +6,14 @@ import pytest
 import torch
 from checkpoints.test_gguf import CONFIGS, LINES, build, draw_lines
 from support.gguf_models import DRAWN, draw
+from support.llama_cpp_runs import assert_same_text, open_theirs
 
 import qkv
 from qkv.checkpoints.sentence_transformers import Pooling
 from qkv.model import Model
 from qkv.tokenizers import tokenizer as load_tokenizer
 
-llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-
-
-def open_theirs(path, **how):
-    return llama_cpp.Llama(str(path), verbose=False, n_ctx=160, type_k=0, type_v=0, **how)
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -49,19 +46,6 @@ def test_llama_cpp_computes_every_architecture_as_we_do(name, tmp_path):
     assert difference <= (5e-3 if gelu else 1e-4) * ours.std()
     if name in ("llama", "qwen3", "phi3", "gemma3"):
         assert_same_text(model, theirs, ids[:8], 0.02 if gelu else 1e-3)
-
-
-def assert_same_text(model, theirs, ids, near):
-    """The same 100 greedy tokens, up to a choice between two whose logits differ by less than `near` deviations."""
-    theirs.reset()
-    drawn = theirs.generate(ids, temp=0.0, repeat_penalty=1.0, top_k=1)
-    kept = model.generate(ids, max_new_tokens=100).tokens
-    written = [token for token, _ in zip(drawn, kept, strict=False)]
-    at = next((i for i, (a, b) in enumerate(zip(kept, written, strict=True)) if a != b), None)
-    if at is not None:
-        with torch.no_grad():
-            logits = model(torch.tensor([[*ids, *kept[:at]]])).logits[0, -1]
-        assert logits[kept[at]] - logits[written[at]] < near * logits.std(), f"at token {at} of {len(kept)}"
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "q8_0", "q4_0"])
