@@ -161,11 +161,13 @@ class Model:
     def translate(self, text: Any, **options: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
 
-        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), and `ensemble`: other models
-        that search with this one, by the mean of their probabilities.
+        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), `ensemble`: other models
+        that search with this one, by the mean of their probabilities; and of models between many languages `source`
+        and `target`, their codes (zho_Hans in NLLB, zh in M2M-100, zh_CN in mBART).
 
         Raises:
-            QkvError: the model has no encoder and decoder, a text is empty, or an ensemble is of several vocabularies.
+            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies, or
+                a language is unknown.
         """
         return translate.translate(self, text, **options)
 

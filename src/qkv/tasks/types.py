@@ -98,13 +98,15 @@ class Model(Protocol):
         ...
 
 
-def start_ids(model: Model) -> tuple[int, ...]:
+def start_ids(model: Model, special: SpecialTokens | None = None) -> tuple[int, ...]:
     """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its prefix.
+
+    `special` stands for the model's own special tokens.
 
     Raises:
         QkvError: an encoder-decoder without a start token.
     """
-    special = model.special
+    special = special or model.special
     if not model.encoder_decoder:
         return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
