@@ -11,6 +11,7 @@ from qkv import cost
 from qkv.adapt import lora, quantise
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
+from qkv.adapt.row_layers import use_rows
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers
 from qkv.checkpoints.locate import find_local, locate
@@ -70,6 +71,7 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
     pack_weights(core)
+    use_rows(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.vocabulary, core.spec.sources)
@@ -107,6 +109,7 @@ def load_with_adapter(
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
     pack_weights(core.eval())
+    use_rows(core)
     tokenizer = text.load(directory) or begun.tokenizer
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
