@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
 
+from qkv.arguments import Range, check_arguments
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError
 from qkv.generation.beam import Hypothesis, Search
 from qkv.generation.beam import beam as beam_search
 from qkv.generation.decoder import batch_by_length
@@ -22,19 +23,16 @@ from qkv.tasks.languages import find_language, mark_source, mark_target
 from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
 from qkv.tokenizers.vocabulary import is_closed
 
-OPTIONS = ("source", "target", "beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble")
 LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
 
+@check_arguments
 def translate(
     model: Model, text: Any, *, source: str | None = None, target: str | None = None, beam: int = 4,
-    length_penalty: float = 0.6, nbest: int = 1, max_new_tokens: int | None = None, align: bool = False,
-    batch_tokens: int = 2048, ensemble: Sequence[Model] = (), **unknown: object,
+    length_penalty: Annotated[float, Range(-10, 10)] = 0.6, nbest: int = 1, max_new_tokens: int | None = None,
+    align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
 ) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
-    for key in unknown:
-        raise QkvError("{name}: unknown key{hint} (known: {known})", name=key, hint=nearest(key, OPTIONS),
-                       known=", ".join(OPTIONS))
     many, texts = as_list(text)
     for other in ensemble:
         check_ensemble(model, other)
