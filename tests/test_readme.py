@@ -139,12 +139,6 @@ def test_every_verb_is_listed(page: str) -> None:
     assert re.findall(r"^\| `(\w+)` \|", text(page), re.M) == list(VERBS)
 
 
-@every
-def test_a_verb_that_is_said_to_be_missing_is_missing(readme: str) -> None:
-    assert "`serve`" in text(readme)
-    assert "serve" not in VERBS
-
-
 @pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON.keys())
 def test_each_python_block_runs(block: str, tmp_path: Path, monkeypatch) -> None:
     if any(f'load("{name}")' in block for name in missing):
