@@ -140,13 +140,16 @@ def read_languages(sources: dict[str, str], given: tuple[str, ...]) -> dict[str,
 
 def make_application(common: Common, service: Any, keys: Any, how: dict[str, Any]) -> Any:
     """The application under the names by which it is reached."""
+    from qkv.explore import chat_page
     from qkv.serve import app, gate, listen
 
     local = how["host"] in listen.LOOPBACK
     names = [*how["allow_host"], *(("127.0.0.1", "localhost", "[::1]") if local else (how["host"],))]
     hosts = gate.list_hosts(names, how["port"]) if local or how["allow_host"] else None
     access = gate.Access(hosts, how["cors"], keys)
-    return app.make_app(service, access, log=gate.Log(quiet=common.quiet), cookie=f"qkv-{how['port']}")
+    cookie = f"qkv-{how['port']}"
+    pages = chat_page.make_routes(service, keys, cookie=cookie, lang=common.lang)
+    return app.make_app(service, access, log=gate.Log(quiet=common.quiet), cookie=cookie, more=pages)
 
 
 def announce(common: Common, service: Any, how: dict[str, Any]) -> None:

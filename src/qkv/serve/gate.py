@@ -33,7 +33,9 @@ ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 KEY_LINE = re.compile(r"(?P<name>[\w.-]{1,64})\s+(?P<hash>[0-9a-f]{64})")
 SESSIONS = 1000
 GUARDS = {
-    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "SAMEORIGIN",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
 }
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

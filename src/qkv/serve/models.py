@@ -175,6 +175,7 @@ def describe_model(name: str, one: Loaded | None, created: int) -> dict[str, Any
                              "loaded": one is not None}
     if one is not None:
         found |= {"kind": one.model.spec.architecture, "chat": one.template is not None,
+                  "writes": one.engine is not None,
                   "max_model_len": one.room if one.engine else one.model.spec.stack.longest}
     return found
 

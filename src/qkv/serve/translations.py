@@ -48,6 +48,10 @@ def describe_result(one: Loaded, line: str, result: Result, found: Mapping[str, 
     if found.get("nbest", 1) > 1:
         answer["others"] = [{"text": r.text, **({"score": r.score} if found.get("scores") else {})}
                             for r in result.others]
+    if found.get("keep") and one.model.tokenizer is not None:  # a page that shows each word
+        stream = one.model.tokenizer.stream()
+        answer["pieces"] = [stream.push(token) for token in result.tokens]
+        answer["pieces"][-1:] = [answer["pieces"][-1] + stream.end()] if result.tokens else []
     if result.unknown:
         answer["unknown"] = list(result.unknown)
     if result.alignment is not None and one.model.tokenizer is not None:

@@ -39,8 +39,8 @@ class Request:
 class Writing:
     """A request in the engine, as the loop sees it."""
 
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
+    def __init__(self, handle: Handle, worker: "Worker") -> None:
+        self.handle, self.worker = handle, worker
         self.arrived: list[Event] = []
         self.changed = asyncio.Event()
         self.done = False
@@ -52,8 +52,10 @@ class Writing:
         self.changed.set()
 
     def cancel(self) -> None:
-        """End it: the next step frees its pages."""
-        self.handle.cancel()
+        """End it, in the thread that steps: then its pages are free."""
+        if not self.done:
+            self.worker.inbox.append(self.handle.cancel)
+            self.worker.awake.set()
 
 
 async def read_events(writings: Sequence[Writing]) -> AsyncGenerator[tuple[int, list[Event]]]:
@@ -132,11 +134,11 @@ class Worker:
         try:
             for one in requests:
                 handle = self.engine.submit(one.ids, one.options, sampling=one.sampling, search=one.search)
-                self.live[handle] = Writing(handle)
+                self.live[handle] = Writing(handle, self)
                 found.append(self.live[handle])
         except QkvError:
             for writing in found:
-                writing.cancel()
+                writing.handle.cancel()
             raise
         return found
 

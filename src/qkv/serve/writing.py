@@ -1,6 +1,7 @@
 """A request for text, from its fields to what each step wrote: options, prompts, limits, time, cancellation."""
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -17,10 +18,15 @@ from qkv.serve.metrics import Metrics, label
 from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Bounds, Caller, Service, Written
 from qkv.serve.worker import Request, Writing, read_events
+from qkv.tasks import generate
 from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.special_tokens import blank_ids, with_blank
 
 MANY = 64  # texts that one request may have written at a time: prompts times n
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length"}  # ours, and OpenAI's
+# what makes options of what was given, which knows the model's tokens where there is such a thing
+parse_options = getattr(generate, "parse_options", lambda model, given: GenerateOptions.parse(
+    given, model.generation_config))
 KNOWN = {f.name for f in fields(GenerateOptions)}
 # Of a request: the option of `generate` that it is, and the values that change nothing.
 OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -61,9 +67,11 @@ def read_asked(one: Loaded, found: Mapping[str, Any], prompts: list[list[int]], 
     if len(prompts) * n > MANY:
         raise RequestError("n: {texts} prompts with n={n} are more than {most} answers in one request", param="n",
                            texts=len(prompts), n=n, most=MANY)
+    if model.spec.fills_blanks:
+        prompts = [with_blank(ids, blank_ids(model)) for ids in prompts]
     limits = [limit_tokens(one, ids, found.get("max_tokens"), bounds) for ids in prompts]
     given = read_options(found, model.generation_config) | {"max_new_tokens": min(limits)}
-    options = GenerateOptions.parse(given, model.generation_config)
+    options = parse_options(model, given)
     return Asked(prompts, n, options, decode_options(model, options), bool(found.get("logprobs", False)))
 
 
@@ -82,12 +90,23 @@ def read_options(found: Mapping[str, Any], generation_config: Mapping[str, Any])
         if name not in KNOWN:
             raise RequestError("{key} is not supported here", code="unsupported_parameter", key=key,
                                param="response_format" if key == "json_schema" else key)
-        given[name] = value
+        given[name] = read_bias(value) if key == "logit_bias" else value
     if generation_config.get("do_sample"):
         given["sampling"] = "model"
     else:
         given.setdefault("temperature", 1.0)
     return {"seed": secrets.randbelow(1 << 31), **given}
+
+
+def read_bias(found: Mapping[str, Any]) -> dict[int, float]:
+    """A number for each of some token ids, which JSON writes as texts."""
+    try:
+        bias = {int(token): float(value) for token, value in found.items()}
+    except (TypeError, ValueError):
+        bias = {0: math.inf}
+    if not all(abs(value) <= 100 for value in bias.values()):
+        raise RequestError("logit_bias: expected a number from -100 to 100 for each token id", param="logit_bias")
+    return bias
 
 
 def read_format(found: Mapping[str, Any]) -> dict[str, Any] | None:
