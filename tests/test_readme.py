@@ -19,7 +19,7 @@ from qkv.cli.common import Common, InputFile
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.zh-CN.md")
 USAGE = ("docs/usage.md", "docs/usage.zh-CN.md")
-MIRRORS = (READMES, USAGE, ("docs/benchmarks.md", "docs/benchmarks.zh-CN.md"))
+MIRRORS = (READMES, USAGE, ("docs/benchmarks.md", "docs/benchmarks.zh-CN.md"), ("docs/serve.md", "docs/serve.zh-CN.md"))
 PAGES = (*READMES, *USAGE, "docs/questions.md")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 RUN = {

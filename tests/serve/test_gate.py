@@ -4,8 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -297,29 +295,6 @@ def test_the_end_lets_answers_be_written(drain: float, ends: str | None) -> None
 
 
 # The verb
-
-
-def test_the_verb_says_where_it_is_and_ends_when_it_is_told(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "qkv", "serve", "demo-lm", "lm=demo-lm", "--port", str(port), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        assert (said["url"], said["models"]) == (f"http://127.0.0.1:{port}", ["demo-lm", "lm"])
-        assert said["try"].startswith(f"curl {said['url']}/v1/completions -d ")
-        status, _, data = post_over(port, "/v1/completions", json.loads(said["try"].split("-d '")[1].rstrip("'")))
-        assert status == 200, data
-        again = subprocess.run([*command[:6], "--port", str(port)], capture_output=True, text=True, check=False)
-        assert again.returncode == 2
-        assert str(port) in again.stderr
-        assert "Traceback" not in again.stderr
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (143, -signal.SIGTERM)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("args", [
