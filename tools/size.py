@@ -29,8 +29,8 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 235, "families": 2358, "checkpoints": 1597, "tokenizers": 1289, "data": 2353,
     "adapt": 753, "sampling": 102,
     "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1379, "lens": 2225,
-    "specialize": 1486, "tasks": 1242, "model": 170, "hub": 182, "training": 5568, "explore": 2422, "labs": 3544,
-    "cli": 2792, "__init__": 24, "__main__": 3,
+    "specialize": 1885, "tasks": 1242, "model": 170, "hub": 189, "training": 5568, "explore": 2469, "labs": 3544,
+    "cli": 2810, "__init__": 24, "__main__": 3,
     "arguments": 151,
     "serve": 1630,
 }  # fmt: skip

@@ -182,17 +182,26 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
 @check_arguments
 def show(
     name: str | Path | Model | Spec, *, mode: Literal["core", "train", "prefill", "decode"] | None = None,
-    taps: bool = False,
+    taps: bool = False, language: Literal["python", "typescript"] = "python",
 ) -> str:
     """One model, or a spec, as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
 
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
-    `taps` keeps its taps. A comment comes first where the family's numbers were never published.
+    `taps` keeps its taps. A comment comes first where the family's numbers were never published. In `language`
+    typescript it is one file for browsers and Node, with taps, cache, greedy, sampled and beam decoding.
     """
     from qkv.specialize.core_text import print_core
     from qkv.specialize.program import print_program
 
     spec, note = spec_of(name), None if isinstance(name, Spec) else unpublished_note(name)
+    if language == "typescript":
+        from qkv.specialize.typescript import print_typescript
+
+        if mode is not None:
+            raise QkvError("language typescript: found mode {mode}, expected none: one text serves every situation",
+                           mode=mode)
+        text = print_typescript(spec)
+        return f"// {note}\n{text}" if note else text
     if mode is None and not taps:
         text = print_program(spec, "" if isinstance(name, Spec) else checkpoint_names(name))
     else:
