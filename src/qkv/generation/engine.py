@@ -216,7 +216,7 @@ class Engine:
         if spec.encoder:
             request.source = list(prompt)
         if search:
-            request.search = BeamSearch(BeamTables(group, self.pages), [limit], search, options)
+            request.search = BeamSearch(BeamTables(group, self.pages), [limit], search, options, [prompt])
         self.submitted += 1
         if limit == 0:  # the prompt fills the context
             writer.sequence.finish_reason, group.done = "length", True
