@@ -137,7 +137,7 @@ def test_a_batch_writes_what_a_slow_loop_writes(kind, name):
 
 
 @pytest.mark.parametrize("kind", ["decoder", "translator"])
-def test_the_engine_writes_the_same_beside_requests_that_choose_otherwise(kind):
+def test_the_engine_writes_the_same_beside_others_that_choose_otherwise(kind):
     core, engine = model(kind), Engine(model(kind))
     asked = [Sampling(0.9 * (n % 2), seed=4, **HOW[name]) for n, name in enumerate(HOW)] + [Sampling()]
     handles = [engine.submit(PROMPTS[2], options_of(kind), sampling=how) for how in asked]
@@ -195,7 +195,7 @@ def test_a_penalty_of_nothing_changes_not_a_bit():
     model.cache_clear()
 
 
-def test_a_row_that_may_say_nothing_more_ends_with_an_error_and_its_neighbours_go_on():
+def test_a_row_that_may_say_nothing_more_fails_and_its_neighbours_go_on():
     core, engine = model("decoder"), Engine(model("decoder"))
     how = Sampling(no_repeat_ngram=1)
     stuck = engine.submit([5], options_of("decoder", max_new_tokens=40, eos=()), sampling=how)

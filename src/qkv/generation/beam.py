@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from qkv import sampling
 from qkv.core.model import Transformer
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
+from qkv.generation.candidates import Candidate, Candidates, Reach, share_beams
 from qkv.generation.constraints import Guide
 from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens
 from qkv.generation.sampler import bar_followers
@@ -100,36 +101,13 @@ class Beams:
     logprobs: Tensor  # BM T, of the model itself
     guides: list[Guide | None]  # BM
 
-    def hypothesis(self, row: int, search: Search, ended: "Candidate | None" = None) -> Hypothesis:
+    def hypothesis(self, row: int, search: Search, ended: Candidate | None = None) -> Hypothesis:
         """The live row unchanged, or ended by a candidate."""
         tokens, logprobs = self.tokens[row].tolist(), self.logprobs[row].tolist()
         total = ended.total if ended else float(self.sums.flatten()[row])
         if ended:
             tokens, logprobs = [*tokens, ended.token], [*logprobs, ended.logprob]
         return Hypothesis(tokens, total / search.divisor(len(tokens)), logprobs, "stop" if ended else "length")
-
-
-class Candidate(NamedTuple):
-    """A follower of a row: the sum that the row has with it, and its logprob under the model itself."""
-
-    total: float
-    row: int
-    token: int
-    logprob: float
-
-
-@dataclass
-class Candidates:
-    """Followers of each source, best first, but where its beams are shared out among guides' banks."""
-
-    sums: Tensor  # B C
-    parents: Tensor  # B C, rows
-    tokens: Tensor  # B C
-    logprobs: Tensor  # B C, of the model itself
-
-    def take(self, columns: Tensor) -> "Candidates":
-        """The candidates of these columns [B, M]."""
-        return Candidates(*(x.gather(1, columns) for x in vars(self).values()))
 
 
 class Rows(Protocol):
@@ -171,7 +149,7 @@ class BeamSearch:
         live, ended = self.choose_live(found, ends)
         live.sums = live.sums.masked_fill(ended, -math.inf)
         old = self.beams
-        live = live.take(order_children(live.parents, old.sums.shape[1]))
+        live = live.select_columns(order_children(live.parents, old.sums.shape[1]))
         rows, tokens = live.parents.flatten(), live.tokens.flatten()
         written = torch.cat((old.tokens[rows], tokens[:, None]), 1)  # BM T
         logprobs = torch.cat((old.logprobs[rows], live.logprobs.flatten()[:, None]), 1)  # BM T
@@ -181,14 +159,14 @@ class BeamSearch:
     def choose_live(self, found: Candidates, ends: Tensor) -> tuple[Candidates, Tensor]:
         """The likeliest that do not end continue, in order; where too few are left, one that ended fills the place."""
         columns = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.width]  # B M
-        return found.take(columns), ends.gather(1, columns)
+        return found.select_columns(columns), ends.gather(1, columns)
 
     def lead(self, live: Candidates) -> list[Guide | None]:
         """The guides of the rows that continue."""
         told = zip(live.parents.flatten().tolist(), live.tokens.flatten().tolist(), live.sums.flatten().tolist(),
                    strict=True)
         old = self.beams.guides
-        return [guide.after(token) if (guide := old[row]) is not None and total > -math.inf else guide
+        return [guide.follow(token) if (guide := old[row]) is not None and total > -math.inf else guide
                 for row, token, total in told]
 
     def rank_candidates(self, logits: Tensor) -> Candidates:
@@ -241,7 +219,10 @@ class BeamSearch:
                 break
             rows, tokens = zip(*refused, strict=True)
             values = values.index_put((torch.tensor(rows), torch.tensor(tokens)), values.new_tensor(-math.inf))
-        return share_out(found, values, own, self) if any(g and g.remaining for g in self.beams.guides) else found
+        if not any(guide and guide.remaining for guide in self.beams.guides):
+            return found
+        reach = Reach(values, own, self.beams.sums, self.beams.guides, self.options.eos)
+        return share_beams(found, reach, self.search.width)
 
     def find_refused(self, found: Candidates) -> list[tuple[int, int]]:
         """The rows and tokens of candidates that their guides do not allow."""
@@ -352,48 +333,6 @@ def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
             raise QkvError("text {number}: what it must hold has {needed} tokens, and at most {limit} may be written; "
                            "shorten it or raise max_new_tokens", code="constraint-length", number=n + 1,
                            needed=guide.remaining, limit=limit)
-
-
-def share_out(found: Candidates, values: Tensor, own: Tensor, search: BeamSearch) -> Candidates:
-    """The candidates of sources whose guides want something: beams for each bank (Post and Vilar 2018).
-
-    A bank has the candidates that still lack as many tokens. Beside the best of all candidates there are the best
-    follower of each row and those that its guide wants.
-    """
-    width, rows = search.search.width, search.beams.sums.shape[1]
-    wanted = found.sums.shape[1] + width
-    lists = list[list[Candidate]]()
-    for n in range(len(found.sums)):
-        told = {(c.row, c.token): c for k in range(found.sums.shape[1])
-                if (c := Candidate(*(x[n, k].item() for x in vars(found).values()))).total > -math.inf}
-        for row in range(n * rows, (n + 1) * rows):
-            total, guide = float(search.beams.sums.flatten()[row]), search.beams.guides[row]
-            more = [int(values[row].argmax()), *(guide.list_wanted() if guide else ())]
-            for token in more if total > -math.inf else ():
-                c = Candidate(total + float(values[row, token]), row, token, float(own[row, token]))
-                if c.total > -math.inf and not (guide and guide.refuses(token)):
-                    told[row, token] = c
-        first = fill_banks(sorted(told.values(), reverse=True), search, width)
-        rest = [c for c in sorted(told.values(), reverse=True) if c not in first and c.token not in search.options.eos]
-        going = sum(c.token not in search.options.eos for c in first)
-        lists.append([*first, *fill_banks(rest, search, width - going)])
-    none = Candidate(-math.inf, 0, 0, 0.0)
-    table = [[*some, *[none._replace(row=n * rows)] * (wanted - len(some))] for n, some in enumerate(lists)]
-    columns = [[[c[field] for c in some] for some in table] for field in range(4)]
-    return Candidates(*(torch.tensor(x, dtype=old.dtype, device=old.device) for x, old in
-                        zip(columns, vars(found).values(), strict=True)))
-
-
-def fill_banks(candidates: Seq[Candidate], search: BeamSearch, places: int) -> list[Candidate]:
-    """The candidates, best first, that get one of the places: banks in turn, from the one that lacks least."""
-    banks: dict[int, list[Candidate]] = {}
-    for c in candidates:
-        guide = search.beams.guides[c.row]
-        lacks = guide.after(c.token).remaining if guide and c.token not in search.options.eos else 0
-        banks.setdefault(lacks, []).append(c)
-    rounds = zip_longest(*(banks[lacks] for lacks in sorted(banks)))
-    chosen = [c for one in rounds for c in one if c is not None][:places]
-    return sorted(chosen, reverse=True)
 
 
 def order_children(parents: Tensor, beams: int) -> Tensor:

@@ -1,14 +1,13 @@
 """What a text must obey while it is written: begin so, hold this, never say that, follow a grammar.
 
-A guide is such a rule at one point of a text. It never changes; `after` a token comes another guide, so that a beam's
-children share their parent's. Sampler and BeamSearch ask it; it knows no model. Letters: V vocabulary.
+A guide is such a rule at one point of a text. It never changes: `follow` gives the guide after a token, so that the
+children of a beam share their parent's. Sampler and BeamSearch ask it; it knows no model. Letters: V vocabulary.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,52 +15,32 @@ from torch import Tensor
 from qkv.errors import QkvError
 
 
-class Guide(Protocol):
-    """A rule at one point of a text."""
+class Guide:
+    """A rule at one point of a text; this one allows everything, and the others say what differs."""
 
     @property
     def remaining(self) -> int:
         """How many tokens must still come, at least, before the text may end."""
-        ...
+        return 0
 
     def bar(self, barred: Tensor) -> None:
         """Mark the ids that may not come next in barred [V]."""
-        ...
 
     def refuses(self, token: int) -> bool:
         """Whether an id that is not barred may not come next either: what is too slow to ask of every id."""
-        ...
-
-    def list_wanted(self) -> Seq[int]:
-        """The ids that bring the text nearer to what it must hold."""
-        ...
-
-    def after(self, token: int) -> "Guide":
-        """The rule after one more token."""
-        ...
-
-
-class Free:
-    """The rule that allows everything; the others differ from it in what they say."""
-
-    @property
-    def remaining(self) -> int:
-        return 0
-
-    def bar(self, barred: Tensor) -> None: ...
-
-    def refuses(self, token: int) -> bool:
         return False
 
     def list_wanted(self) -> Seq[int]:
+        """The ids that bring the text nearer to what it must hold."""
         return ()
 
-    def after(self, token: int) -> Guide:
+    def follow(self, token: int) -> "Guide":
+        """The rule after one more token."""
         return self
 
 
 @dataclass(frozen=True)
-class Beginning(Free):
+class Beginning(Guide):
     """The text begins with `ids`."""
 
     ids: tuple[int, ...]
@@ -76,7 +55,7 @@ class Beginning(Free):
             barred.fill_(True)
             barred[self.ids[0]] = allowed
 
-    def after(self, token: int) -> Guide:
+    def follow(self, token: int) -> Guide:
         return Beginning(self.ids[1:]) if self.ids else self
 
 
@@ -91,7 +70,7 @@ class Phrase:
     def remaining(self) -> int:
         return min(len(ids) - n for ids, n in zip(self.spellings, self.held, strict=True))
 
-    def after(self, token: int) -> "Phrase":
+    def follow(self, token: int) -> "Phrase":
         if not self.remaining:
             return self
         pairs = zip(self.spellings, self.held, strict=True)
@@ -104,14 +83,14 @@ def match_end(text: tuple[int, ...], ids: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Holding(Free):
+class Holding(Guide):
     """The text holds every phrase before one of `ends` ends it."""
 
     phrases: tuple[Phrase, ...]
     ends: tuple[int, ...]
 
     @staticmethod
-    def start(phrases: Seq[Seq[tuple[int, ...]]], ends: tuple[int, ...]) -> "Holding":
+    def from_spellings(phrases: Seq[Seq[tuple[int, ...]]], ends: tuple[int, ...]) -> "Holding":
         """The rule at the beginning of a text, of phrases that each have some spellings."""
         return Holding(tuple(Phrase(tuple(some), (0,) * len(some)) for some in phrases), ends)
 
@@ -127,12 +106,12 @@ class Holding(Free):
         return [ids[n] for phrase in self.phrases if phrase.remaining
                 for ids, n in zip(phrase.spellings, phrase.held, strict=True)]
 
-    def after(self, token: int) -> Guide:
-        return replace(self, phrases=tuple(phrase.after(token) for phrase in self.phrases))
+    def follow(self, token: int) -> Guide:
+        return replace(self, phrases=tuple(phrase.follow(token) for phrase in self.phrases))
 
 
 @dataclass(frozen=True)
-class Avoiding(Free):
+class Avoiding(Guide):
     """The text never holds one of `texts`, however its tokens cut them, nor one of the rows of `ids`."""
 
     texts: tuple[str, ...]
@@ -147,12 +126,12 @@ class Avoiding(Free):
         text = self.decode(tokens) if self.texts else ""
         return any(one in text for one in self.texts)
 
-    def after(self, token: int) -> Guide:
+    def follow(self, token: int) -> Guide:
         return replace(self, tokens=(*self.tokens, token))
 
 
 @dataclass(frozen=True)
-class Several(Free):
+class Several(Guide):
     """Several rules at once."""
 
     guides: tuple[Guide, ...]
@@ -162,7 +141,7 @@ class Several(Free):
         guides = self.guides
         forced = next((g.ids for g in guides if isinstance(g, Beginning)), ())
         for token in forced:  # what the beginning holds need not come again
-            guides = [g.after(token) for g in guides]
+            guides = [g.follow(token) for g in guides]
         return len(forced) + sum(g.remaining for g in guides)
 
     def bar(self, barred: Tensor) -> None:
@@ -175,8 +154,8 @@ class Several(Free):
     def list_wanted(self) -> Seq[int]:
         return [token for guide in self.guides for token in guide.list_wanted()]
 
-    def after(self, token: int) -> Guide:
-        return Several(tuple(guide.after(token) for guide in self.guides))
+    def follow(self, token: int) -> Guide:
+        return Several(tuple(guide.follow(token) for guide in self.guides))
 
 
 def join_guides(guides: Seq[Guide]) -> Guide | None:
@@ -204,7 +183,7 @@ class Rules:
     def follow(self, tokens: Seq[int]) -> Guide | None:
         """The guide after all of `tokens`."""
         if self.guide is not None:
-            self.guide = reduce(lambda guide, token: guide.after(token), tokens[self.read :], self.guide)
+            self.guide = reduce(lambda guide, token: guide.follow(token), tokens[self.read :], self.guide)
         self.read = len(tokens)
         return self.guide
 
