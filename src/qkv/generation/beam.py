@@ -351,10 +351,17 @@ def order_children(parents: Tensor, beams: int) -> Tensor:
 
 
 def join_groups(found: list[list[Hypothesis]], groups: int) -> list[list[Hypothesis]]:
-    """The hypotheses of each source: the best of every group, the best one first, then the second best, and so on."""
-    sources = [found[n : n + groups] for n in range(0, len(found), groups)]
-    return [[h for rank in zip_longest(*some) for h in sorted(filter(None, rank), key=lambda h: -h.score)]
-            for some in sources]
+    """The hypotheses of each source: the best of every group, the best one first, then the second best, and so on.
+
+    What several groups found stands there once.
+    """
+    joined: list[list[Hypothesis]] = []
+    for n in range(0, len(found), groups):
+        ranks = zip_longest(*found[n : n + groups])
+        ordered = [h for rank in ranks for h in sorted(filter(None, rank), key=lambda h: -h.score)]
+        best = {tuple(h.tokens): h for h in reversed(ordered)}
+        joined.append([h for h in ordered if best[tuple(h.tokens)] is h])
+    return joined
 
 
 @torch.inference_mode()
@@ -371,7 +378,7 @@ def beam(
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
     beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
-    With groups each group's best come before any second best.
+    With groups each group's best come before any second best, and there may be fewer than n.
     Raises QkvError as `generate` does, for a prompt that fills the context, and where no text obeys its guide.
     """
     if options.stop_strings:

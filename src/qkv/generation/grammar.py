@@ -32,10 +32,9 @@ class Grammar(Guide):
     def bar(self, barred: Tensor) -> None:
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little")).bool()[: len(barred)]
+        allowed[list(self.ends)] = self.matcher.is_accepting()  # it would allow an end where it knows no way on
         barred[len(allowed) :] = True
         barred[: len(allowed)] |= ~allowed
-        if not self.matcher.is_accepting():  # where it knows no way on, it would allow an end
-            barred[list(self.ends)] = True
 
     def follow(self, token: int) -> Guide:
         matcher = self.matcher.deep_copy()  # half a microsecond: what was parsed is shared
@@ -123,10 +122,25 @@ class Spelled:
         assert spelling is not None
         self.tokens = [b"" if i in special or i >= len(tokenizer) else spelling.spell(tokenizer.lookup(i) or "")
                        for i in range(size)]
-        self.encode = tokenizer.encode
+        self.encode, self.numbers = tokenizer.encode, {spelt: i for i, spelt in enumerate(self.tokens) if spelt}
+        self.longest = max(map(len, self.numbers))
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self.encode(text if isinstance(text, str) else text.decode("utf-8", "replace"), special=False)
+        """The ids of what must come within a text: the tokenizer's own, where it adds nothing at its beginning."""
+        data = text.encode() if isinstance(text, str) else text
+        ids = self.encode(data.decode("utf-8", "replace"), special=False)
+        return ids if b"".join(self.tokens[i] for i in ids) == data else self.cut(data)
+
+    def cut(self, data: bytes) -> list[int]:
+        """The longest tokens that bytes consist of, from the left, as far as there are such."""
+        ids, at = list[int](), 0
+        while at < len(data):
+            size = next((n for n in range(self.longest, 0, -1) if data[at : at + n] in self.numbers), 0)
+            if not size:
+                break
+            ids.append(self.numbers[data[at : at + size]])
+            at += size
+        return ids
 
 
 def list_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int, ...]) -> GrammarTokens:
@@ -145,4 +159,4 @@ def list_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int, ..
                        "guide it; a model with byte-level or sentencepiece tokens can be guided", code="grammar",
                        kind=kind)
     wrapped: Any = llguidance.TokenizerWrapper(Spelled(tokenizer, size, ends[0]))
-    return GrammarTokens(llguidance.LLMatcher, llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=list(ends)))
+    return GrammarTokens(llguidance.LLMatcher, llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0]))
