@@ -217,5 +217,5 @@ def test_a_fault_is_noticed(lm, name, wrong, monkeypatch):
 
 def test_the_tokens_of_a_tokenizer_are_listed_once(lm, monkeypatch):
     lm.generate("One", regex="a")
-    monkeypatch.setattr(grammar, "list_tokens", lambda *a: pytest.fail("listed again"))
+    monkeypatch.setattr(grammar, "prepare_tokens", lambda *a: pytest.fail("listed again"))
     lm.generate("One", regex="b")

@@ -53,7 +53,7 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
     if tokenizer is None or not ends:
         raise QkvError("{kind}: it needs a tokenizer and an id that ends a text, and this model lacks one",
                        code="grammar", kind=kind)
-    known = tokenizer.grammar_tokens or list_tokens(kind, tokenizer, size, ends)
+    known = tokenizer.grammar_tokens or prepare_tokens(kind, tokenizer, size, ends)
     tokenizer.grammar_tokens = known
     matcher = known.matcher_class
     rules = source
@@ -143,7 +143,7 @@ class Spelled:
         return ids
 
 
-def list_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int, ...]) -> GrammarTokens:
+def prepare_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int, ...]) -> GrammarTokens:
     """The tokens as llguidance takes them: made once for a tokenizer.
 
     Raises:
