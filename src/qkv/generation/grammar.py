@@ -129,9 +129,9 @@ class Spelled:
         """The ids of what must come within a text: the tokenizer's own, where it adds nothing at its beginning."""
         data = text.encode() if isinstance(text, str) else text
         ids = self.encode(data.decode("utf-8", "replace"), special=False)
-        return ids if b"".join(self.tokens[i] for i in ids) == data else self.cut(data)
+        return ids if b"".join(self.tokens[i] for i in ids) == data else self.cut_bytes(data)
 
-    def cut(self, data: bytes) -> list[int]:
+    def cut_bytes(self, data: bytes) -> list[int]:
         """The longest tokens that bytes consist of, from the left, as far as there are such."""
         ids, at = list[int](), 0
         while at < len(data):
