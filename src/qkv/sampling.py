@@ -100,19 +100,29 @@ def adjust(logits: Tensor, how: Adjustments, text: Tensor, written: Tensor, ends
         ids, values = zip(*how.logit_bias, strict=True)
         bias = torch.tensor(values, dtype=x.dtype, device=x.device).expand(len(x), -1)
         x = x.index_add(-1, torch.tensor(ids, device=x.device), bias)  # B V
-    if how.repetition_penalty != 1:
-        worse = torch.where(x > 0, x / how.repetition_penalty, x * how.repetition_penalty)  # B V
-        x = torch.where(count_ids(text, size) > 0, worse, x)
+    if how.repetition_penalty != 1 and text.shape[1]:
+        last = text[:, -1:]  # B 1, which stands for the padding too
+        ids = text.where(text < size, last).clamp_max(size - 1)  # B T
+        old = x.gather(1, ids)
+        new = torch.where(old > 0, old / how.repetition_penalty, old * how.repetition_penalty)
+        x = x.scatter(1, ids, new.where(last < size, old))  # B V
     if how.presence_penalty or how.frequency_penalty:
-        new = torch.arange(text.shape[1], device=text.device) >= text.shape[1] - written[:, None]  # B T
-        times = count_ids(text.where(new, size), size).to(x.dtype)  # B V
+        fresh = torch.arange(text.shape[1], device=text.device) >= text.shape[1] - written[:, None]  # B T
+        times = count_ids(text.where(fresh, size), size).to(x.dtype)  # B V
         x = x - how.frequency_penalty * times - how.presence_penalty * times.clamp_max(1)
     if how.no_repeat_ngram:
-        x = x.masked_fill(count_ids(find_repeats(text, how.no_repeat_ngram, size), size) > 0, -math.inf)
+        x = ban_ids(x, find_repeats(text, how.no_repeat_ngram, size))
     if how.min_new_tokens:
         early = (written < how.min_new_tokens)[:, None]  # B 1
-        x = x.masked_fill(early & (count_ids(ends, size) > 0), -math.inf)
+        x = ban_ids(x, ends.where(early, size))
     return x
+
+
+def ban_ids(logits: Tensor, ids: Tensor) -> Tensor:
+    """The logits [B, V] without ids [B, W]; V itself stands for none."""
+    size = logits.shape[-1]
+    most = torch.where(ids < size, -math.inf, math.inf).to(logits.dtype)  # B W
+    return logits.scatter_reduce(1, ids.clamp_max(size - 1), most, "amin")
 
 
 def count_ids(ids: Tensor, size: int) -> Tensor:
