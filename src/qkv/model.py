@@ -130,7 +130,7 @@ class Model:
         warns of keys that it does not heed. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
         top_p, min_p, seed, n, stop (strings), chunk, cache, sampling; logit_bias, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram, min_new_tokens; json_schema, regex, grammar; beam, length_penalty, groups,
-        diversity_penalty. Of several texts (n) the others are in `others`.
+        diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`.
 
         Raises:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context.

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, drop_unset, option, read_lines, verb
-from qkv.cli.decoding import grammars, penalties, read_decoding
+from qkv.cli.decoding import grammars, guesses, penalties, read_decoding
 from qkv.cli.generate import draw_seed, note_unheeded
 
 
@@ -26,9 +26,11 @@ from qkv.cli.generate import draw_seed, note_unheeded
 @option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")
 @penalties
 @grammars
+@guesses
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     how = read_decoding(drop_unset(**how))
     loaded = common.load_model(model)
+    how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     draw_seed(common, loaded, how)
     note_unheeded(common, loaded, how)
     first = [{"role": "system", "content": system}] if system else []

@@ -11,7 +11,8 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 
 Decorator = Callable[[Any], Any]
-PENALTIES, BEAMS, GRAMMAR = Message("Penalties and limits"), Message("Diverse beams"), Message("Grammar")
+PENALTIES, BEAMS = Message("Penalties and limits"), Message("Diverse beams")
+GRAMMAR, GUESSES = Message("Grammar"), Message("Speculative decoding")
 
 
 class Bias(click.ParamType):
@@ -64,6 +65,11 @@ grammars = combine(
     option("--json-schema", metavar="FILE|JSON", group=GRAMMAR, help="write JSON that follows this schema"),
     option("--regex", group=GRAMMAR, help="write text that this regular expression matches whole"),
     option("--grammar", metavar="FILE", group=GRAMMAR, help="write text that this Lark grammar generates"),
+)
+guesses = combine(
+    option("--speculate", type=click.Choice(["off", "lookup"]), group=GUESSES, help="lookup: guess several tokens at "
+           "once from what stood in the text before; the text stays the same"),
+    option("--draft", metavar="MODEL", group=GUESSES, help="a smaller model of the same vocabulary guesses"),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
-from qkv.cli.decoding import diverse_beams, grammars, penalties, read_decoding
+from qkv.cli.decoding import diverse_beams, grammars, guesses, penalties, read_decoding
 from qkv.cli.models import note_other_script
 from qkv.errors import QkvError
 
@@ -34,6 +34,7 @@ from qkv.errors import QkvError
 @penalties
 @diverse_beams
 @grammars
+@guesses
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
     how = read_decoding(drop_unset(**how, stop=list(stop) or None))
     lines, loaded = read_lines(prompt), common.load_model(model)
@@ -42,6 +43,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
         raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from")
     if single:
         note_other_script(common, model, str(prompt))
+    how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     drawn = draw_seed(common, loaded, how)
     note_unheeded(common, loaded, how)
     beams = how.get("beam", loaded.generation_config.get("num_beams", 1) if how.get("sampling") == "model" else 1)

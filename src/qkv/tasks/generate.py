@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from qkv import sampling
 from qkv.errors import QkvError
 from qkv.generation import batch
 from qkv.generation.beam import Hypothesis, Search, beam
 from qkv.generation.grammar import Kind, build_grammar
 from qkv.generation.sequence import DecodeOptions
+from qkv.generation.sequence import Sequence as Text
+from qkv.generation.speculate import Draft, Lookup, Speculation
 from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Adjustments, Sampling
@@ -50,6 +53,7 @@ class GenerateOptions(Sampling):
     json_schema: str = ""
     regex: str = ""
     grammar: str = ""
+    speculate: Literal["off", "lookup"] = "off"
 
     @staticmethod
     def parse(given: Mapping[str, Any], generation_config: Mapping[str, Any], start: int = 0) -> "GenerateOptions":
@@ -149,19 +153,67 @@ def list_unheeded(config: Mapping[str, Any], given: Mapping[str, Any], start: in
 def generate(model: Model, prompt: Any, **given: Any) -> Any:
     """Continue a prompt, or a list of prompts: one Result, or a list of them; see `Model.generate`."""
     many, prompts = as_list(prompt)
+    draft = given.pop("draft", None)
     options = parse_options(model, given)
+    check_draft(model, draft, options)
     decode, ids = decode_options(model, options), [model.ids(p) for p in prompts]
     if decode.blanks:
         ids = [with_blank(prompt, decode.blanks) for prompt in ids]
     if options.beam > 1:
         results = continue_with_beams(model, ids, options, decode)
     else:
-        rows = batch.generate(model.core, [p for p in ids for _ in range(options.n)], sampling=options, options=decode)
-        each = [Result(r.text, list(r.tokens), list(r.logprobs), r.finish_reason or "length",
-                       {name: getattr(r.timing, name) for name in TIMING}) for r in rows]
+        ids = [p for p in ids for _ in range(options.n)]
+        if draft is not None or options.speculate != "off":
+            each = [write_with_guesses(w) for w in speculate(model, ids, options, decode, draft)]
+        else:
+            each = [make_result(row) for row in batch.generate(model.core, ids, sampling=options, options=decode)]
         results = [replace(each[at], others=tuple(each[at + 1 : at + options.n]))
                    for at in range(0, len(each), options.n)]
     return results if many else results[0]
+
+
+def make_result(row: Text) -> Result:
+    """What a row wrote, as a Result."""
+    return Result(row.text, list(row.tokens), list(row.logprobs), row.finish_reason or "length",
+                  {name: getattr(row.timing, name) for name in TIMING})
+
+
+def speculate(
+    model: Model, ids: list[list[int]], options: GenerateOptions, decode: DecodeOptions, draft: Model | None
+) -> list[Speculation]:
+    """The writing of each prompt with guesses, by a draft or from the text itself."""
+    seeds = sampling.seeds(options.seed, ids) if options.temperature else [0] * len(ids)
+    return [Speculation(model.core, Text(tuple(prompt), seed),
+                        Lookup() if draft is None else Draft(draft.core, prompt, replace(decode, guides=())),
+                        sampling=options, options=decode)
+            for prompt, seed in zip(ids, seeds, strict=True)]
+
+
+def write_with_guesses(writing: Speculation) -> Result:
+    """What was written with guesses; its timing counts them."""
+    for _ in writing:
+        pass
+    result, gain = make_result(writing.sequence), writing.gain
+    return replace(result, timing={**result.timing, **{k: getattr(gain, k) for k in ("passes", "guessed", "accepted")}})
+
+
+def check_draft(model: Model, draft: Any, options: GenerateOptions) -> None:
+    """QkvError for a draft that cannot guess for a model, or guesses beside what has no use for them."""
+    if draft is None and options.speculate == "off":
+        return
+    if draft is not None and options.speculate != "off":
+        raise QkvError("draft and speculate: one of them guesses; give one", code="contradiction")
+    if options.beam > 1:
+        raise QkvError("beams need no guesses: remove draft and speculate, or beam", code="contradiction")
+    if draft is not None and (not hasattr(draft, "core") or describe_vocabulary(draft) != describe_vocabulary(model)):
+        raise QkvError("draft: found {draft!r}, expected a model of the same kind and vocabulary", code="draft",
+                       draft=draft)
+
+
+def describe_vocabulary(model: Model) -> tuple[Any, ...]:
+    """What two models must share for one to guess for the other."""
+    tokenizer = model.tokenizer
+    return model.spec.architecture, model.spec.vocabulary, tokenizer and tokenizer.vocabulary, start_ids(model)
 
 
 def parse_options(model: Model, given: Mapping[str, Any]) -> GenerateOptions:
@@ -191,12 +243,17 @@ class UnheededKeys(UserWarning):
 
 def stream(model: Model, prompt: Prompt, **given: Any) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is chosen; see `Model.stream`."""
+    draft = given.pop("draft", None)
     options = parse_options(model, given)
+    check_draft(model, draft, options)
     if options.beam > 1 or options.n > 1:
         raise QkvError("stream: found beam {beam} and n {n}, but one text comes piece by piece; remove them, or use "
                        "generate", code="contradiction", beam=options.beam, n=options.n)
     decode = decode_options(model, options)
-    events = batch.stream_tokens(model.core, [model.ids(prompt)], sampling=options, options=decode)
+    if draft is not None or options.speculate != "off":
+        events = iter(speculate(model, [model.ids(prompt)], options, decode, draft)[0])
+    else:
+        events = batch.stream_tokens(model.core, [model.ids(prompt)], sampling=options, options=decode)
     return (event.text for event in events)
 
 
