@@ -140,7 +140,8 @@ class Engine:
             check_memory(core, rows * (max(map(len, prompts)) + min(max(limits), 64)))
         members = [Decoder(one, options) for one in cores]
         reader = Ensemble(members) if ensemble else members[0]
-        self.batches.append(Batch(requests, reader, BeamSearch(reader, limits, search, options) if search else None))
+        finder = BeamSearch(reader, limits, search, options, prompts) if search else None
+        self.batches.append(Batch(requests, reader, finder))
         self.requests |= {request.group: request for request in requests}
         return [request.handle for request in requests]
 
@@ -196,7 +197,8 @@ class Engine:
             group.inputs = replace(group.inputs, blank_pos=places)
         request.source = prompt if spec.encoder else ()
         if search:
-            request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options)
+            request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options,
+                                        [prompt])
         self.requests[group] = request
         self.scheduler.waiting.append(group)
 

@@ -60,6 +60,7 @@ class Tokenizer:
         self.special_ids = {i for i, token in added.items() if token.special} | set(known.values())
         self.spelling = Spelling.from_decoder(backend.decoder)
         self._control: control_tokens.ControlTokens | None = None  # made when it is first asked for
+        self.grammar_tokens: Any = None  # likewise, by generation/grammar.py
 
     def __len__(self) -> int:
         return self.size
