@@ -271,3 +271,6 @@ def test_groups_that_cannot_be_are_named(given):
     with pytest.raises(QkvError) as caught:
         Search(4, groups=2, diversity_penalty=-1.0)
     assert caught.value.code == "diversity-penalty"
+    with pytest.raises(QkvError) as caught:
+        Engine(model("decoder")).submit([5], options_of("decoder"), search=Search(4, groups=2, diversity_penalty=1.0))
+    assert caught.value.code == "groups"

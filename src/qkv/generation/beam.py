@@ -129,6 +129,9 @@ class BeamSearch:
     def __init__(
         self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions, prompts: Seq[Seq[int]] = ()
     ) -> None:
+        if len(limits) % search.groups:
+            raise QkvError("groups: {groups} groups search side by side, which one search alone cannot; use beam()",
+                           code="groups", groups=search.groups)
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]

@@ -18,7 +18,7 @@ from qkv.messages import Message
 from qkv.options import AT_LEAST_ONE, replace_from_dict
 from qkv.sampling import Adjustments, Sampling
 from qkv.tasks.special_tokens import blank_ids, with_blank
-from qkv.tasks.types import RENORMALIZE, Model, Prompt, Result, as_list, start_ids
+from qkv.tasks.types import RENORMALIZE, Model, Prompt, Result, as_ids, as_list, start_ids
 from qkv.tasks.wishes import read_bias
 
 TIMING = ("prefill", "decode", "tokens_per_second")
@@ -104,34 +104,46 @@ def check_consistent(options: GenerateOptions) -> None:
     if o.beam == 1 and (o.groups > 1 or o.diversity_penalty or o.length_penalty):
         raise QkvError("groups, diversity_penalty and length_penalty are for beams; give beam=2 or more",
                        code="contradiction")
+    if 1 < o.beam < o.n:
+        raise QkvError("n is {n} and beam {beam}: beams find as many texts as there are; raise beam or lower n",
+                       code="contradiction", n=o.n, beam=o.beam)
     if o.beam > 1:
         _ = o.search  # checks its own
 
 
 def read_defaults(config: Mapping[str, Any], given: Mapping[str, Any], start: int = 0) -> dict[str, Any]:
-    """What a generation_config.json says of the options that are not given, by our names, where the format has a
-    default that one; what is given decides between drawing and beams.
+    """What a generation_config.json says, by our names and with the defaults of that format.
+
+    What is `given` decides whether tokens are drawn or searched by beams. An encoder-decoder begins with `start` ids.
     """
     stated = {key: value for key, value in config.items() if value is not None}
     found = {name: stated[key] for key, name in NAMES.items() if key in stated}
     draws = bool(given.get("temperature", stated.get("do_sample") and given.get("beam", 1) == 1))
-    if draws and "temperature" not in given:
+    if draws and stated.get("do_sample"):
         usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
         drawn = {key: stated.get(key, value) for key, value in usual.items()}
         found |= {key: None if key != "temperature" and not value else value for key, value in drawn.items()}
     if start:  # of an encoder-decoder; lengths of other models count the prompt
-        found |= {f"{side}_new_tokens": max(0, stated[f"{side}_length"] - start) for side in ("min", "max")
-                  if f"{side}_length" in stated and f"{side}_new_tokens" not in found}
-    bias = stated.get("sequence_bias")
-    if isinstance(bias, list) and all(len(ids) == 1 for ids, _ in bias):
-        found["logit_bias"] = tuple((ids[0], float(value)) for ids, value in bias)
+        found |= {f"{side}_new_tokens": max(0, most - start) for side in ("min", "max")
+                  if type(most := stated.get(f"{side}_length")) is int and f"{side}_new_tokens" not in found}
+    if bias := read_sequence_bias(stated.get("sequence_bias")):
+        found["logit_bias"] = bias
     if draws or given.get("beam", found.get("beam", 1)) == 1:
         for name in ("beam", "length_penalty", "groups", "diversity_penalty", *(() if draws else ("n",))):
             found.pop(name, None)
     most = given.get("max_new_tokens", found.get("max_new_tokens"))
-    if most is not None and "min_new_tokens" in found:
+    if type(most) is int and type(found.get("min_new_tokens")) is int:
         found["min_new_tokens"] = min(found["min_new_tokens"], most)
     return found
+
+
+def read_sequence_bias(stated: Any) -> tuple[tuple[int, float], ...]:
+    """The biases of single tokens as a generation_config.json has them; none where one is of several."""
+    rows = stated if isinstance(stated, list) else []
+    plain = [(row[0][0], float(row[1])) for row in rows if isinstance(row, list) and len(row) == 2
+             and isinstance(row[0], list) and len(row[0]) == 1 and type(row[0][0]) is int
+             and isinstance(row[1], int | float)]
+    return tuple(plain) if len(plain) == len(rows) else ()
 
 
 def list_unheeded(config: Mapping[str, Any], given: Mapping[str, Any], start: int = 0) -> list[str]:
@@ -143,9 +155,9 @@ def list_unheeded(config: Mapping[str, Any], given: Mapping[str, Any], start: in
     known |= set() if given.get("beam", found.get("beam", 1)) > 1 else {*OF_BEAMS}
     if stated.get("sequence_bias") and "logit_bias" not in found:
         known.remove("sequence_bias")
-    if any(len(ids) > 1 for ids in stated.get("bad_words_ids", ())):
+    if any(len(ids) > 1 for ids in stated.get("bad_words_ids", ())):  # checked when the model was loaded
         known.remove("bad_words_ids")
-    if stated.get("num_beams", 1) > 1 and "beam" not in found and given.get("beam") is None:
+    if stated.get("num_beams", 1) != 1 and "beam" not in found and given.get("beam") is None:
         known.remove("num_beams")  # drawing with beams
     return sorted(key for key, value in stated.items() if key not in known and NEUTRAL.get(key) != value)
 
@@ -224,7 +236,9 @@ def parse_options(model: Model, given: Mapping[str, Any]) -> GenerateOptions:
     if given.get("sampling") == "model" and (keys := find_unheeded(model, given)):
         warnings.warn(UnheededKeys(Message("generation_config.json: not heeded: {keys}", keys=", ".join(keys))),
                       stacklevel=4)
-    return GenerateOptions.parse(given, model.generation_config, count_start(model))
+    options = GenerateOptions.parse(given, model.generation_config, count_start(model))
+    as_ids([token for token, _ in options.logit_bias], model.spec.vocabulary)  # refuses ids that there are not
+    return options
 
 
 def find_unheeded(model: Model, given: Mapping[str, Any]) -> list[str]:
