@@ -4,8 +4,8 @@ The parser is llguidance's, an optional package. Letters: V vocabulary.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -28,11 +28,15 @@ class Grammar(Guide):
 
     matcher: Any
     ends: tuple[int, ...]
+    spelt: Sequence[bytes]  # what each id says
 
     def bar(self, barred: Tensor) -> None:
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little")).bool()[: len(barred)]
         allowed[list(self.ends)] = self.matcher.is_accepting()  # it would allow an end where it knows no way on
+        if forced := self.matcher.compute_ff_bytes():  # if it cannot spell these, it allows what comes after them
+            found = allowed.nonzero()[:, 0].tolist()
+            allowed[[i for i in found if not (forced.startswith(s := self.spelt[i]) or s.startswith(forced))]] = False
         barred[len(allowed) :] = True
         barred[: len(allowed)] |= ~allowed
 
@@ -40,7 +44,7 @@ class Grammar(Guide):
         matcher = self.matcher.deep_copy()  # half a microsecond: what was parsed is shared
         if token not in self.ends:
             matcher.consume_token(token)
-        return Grammar(matcher, self.ends)
+        return replace(self, matcher=matcher)
 
 
 def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: int, ends: tuple[int, ...]) -> Grammar:
@@ -64,7 +68,7 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
     wrong = matcher.validate_grammar(rules, known.tokens)
     if wrong and not wrong.startswith("WARNING"):
         refuse_grammar(kind, source, wrong)
-    made = Grammar(matcher(known.tokens, rules, log_level=0), ends)
+    made = Grammar(matcher(known.tokens, rules, log_level=0), ends, known.spelt)
     if not leads_on(made, size):
         refuse_grammar(kind, source, Message("no text that this vocabulary can spell follows it"))
     return made
@@ -108,6 +112,7 @@ class GrammarTokens:
 
     matcher_class: Any
     tokens: Any
+    spelt: Sequence[bytes]
 
 
 class Spelled:
@@ -158,5 +163,7 @@ def prepare_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int,
         raise QkvError("{kind}: what a token of this tokenizer says depends on its neighbours, so a grammar cannot "
                        "guide it; a model with byte-level or sentencepiece tokens can be guided", code="grammar",
                        kind=kind)
-    wrapped: Any = llguidance.TokenizerWrapper(Spelled(tokenizer, size, ends[0]))
-    return GrammarTokens(llguidance.LLMatcher, llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0]))
+    spelled = Spelled(tokenizer, size, ends[0])
+    wrapped: Any = llguidance.TokenizerWrapper(spelled)
+    tokens = llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0])
+    return GrammarTokens(llguidance.LLMatcher, tokens, spelled.tokens)
