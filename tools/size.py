@@ -28,7 +28,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "spec": 287, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 164, "json_files": 39, "core": 992,
     "gguf_file": 235, "families": 2302, "checkpoints": 1527, "tokenizers": 1289, "data": 2353,
     "adapt": 518, "sampling": 163,
-    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1819, "lens": 2172,
+    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1834, "lens": 2172,
     "specialize": 1486, "tasks": 1351, "model": 150, "hub": 165, "training": 5559, "explore": 2315, "labs": 3544,
     "cli": 2749, "__init__": 24, "__main__": 3,
 }  # fmt: skip

@@ -158,12 +158,12 @@ def test_each_source_has_its_own_rule_or_none():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["beginning", "one", "spelt"])
+@pytest.mark.parametrize("name", ["beginning", "one", "spelt", "text", "ids"])
 def test_a_text_that_is_drawn_obeys_too(name, temperature):
     guide, obeys = RULES[name]
     options = DecodeOptions(40, eos=EOS, guides=(guide,))
     for row in generate(model("decoder", 1), PROMPTS, sampling=Sampling(temperature, seed=2), options=options):
-        assert row.finish_reason == "length" or obeys(tuple(row.tokens))
+        assert (row.finish_reason == "length" and name in ("one", "spelt")) or obeys(tuple(row.tokens))
     with pytest.raises(QkvError) as caught:
         generate(model("decoder", 1), PROMPTS, options=DecodeOptions(9, eos=EOS, guides=(guide, guide, guide)))
     assert caught.value.code == "guides"

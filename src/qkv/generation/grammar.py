@@ -6,7 +6,7 @@ The parser is llguidance's, an optional package. Letters: V vocabulary.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -57,9 +57,10 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
     if tokenizer is None or not ends:
         raise QkvError("{kind}: it needs a tokenizer and an id that ends a text, and this model lacks one",
                        code="grammar", kind=kind)
-    known = tokenizer.grammar_tokens or prepare_tokens(kind, tokenizer, size, ends)
-    tokenizer.grammar_tokens = known
-    matcher = known.matcher_class
+    known: GrammarTokens | None = tokenizer.grammar_tokens
+    if known is None or known.made_for != (size, ends):
+        known = tokenizer.grammar_tokens = prepare_tokens(kind, tokenizer, size, ends)
+    matcher = known.matcher
     rules = source
     if kind == "json_schema":
         rules = matcher.grammar_from_json_schema(read_schema(source), overrides=SPACES)
@@ -106,13 +107,13 @@ def refuse_grammar(kind: Kind, source: str, wrong: object) -> NoReturn:
                    wrong=wrong) from None
 
 
-@dataclass(frozen=True)
-class GrammarTokens:
-    """The tokens of a tokenizer as llguidance knows them."""
+class GrammarTokens(NamedTuple):
+    """The tokens of a tokenizer as llguidance knows them, and its parser."""
 
-    matcher_class: Any
+    matcher: Any
     tokens: Any
     spelt: Sequence[bytes]
+    made_for: tuple[int, tuple[int, ...]]  # vocabulary and ends
 
 
 class Spelled:
@@ -166,4 +167,4 @@ def prepare_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int,
     spelled = Spelled(tokenizer, size, ends[0])
     wrapped: Any = llguidance.TokenizerWrapper(spelled)
     tokens = llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0])
-    return GrammarTokens(llguidance.LLMatcher, tokens, spelled.tokens)
+    return GrammarTokens(llguidance.LLMatcher, tokens, spelled.tokens, (size, ends))
