@@ -22,7 +22,7 @@ Kind = Literal["json_schema", "regex", "grammar"]
 SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grammar(Guide):
     """The text is one that a grammar generates; one of `ends` follows where it is whole."""
 
