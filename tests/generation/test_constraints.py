@@ -223,7 +223,7 @@ def test_numbers_that_are_none_are_noticed_where_banks_share_the_beams():
     (Avoiding, "refuses", lambda self, token: False, "text"),
     (Beginning, "follow", lambda self, token: self, "beginning"),
     (constraints, "match_end", lambda text, ids: len(text) if text == ids[: len(text)] else 0, "phrase"),
-    (candidates, "fill_banks", lambda found, reach, places: found[:places], "again"),
+    (candidates, "fill_banks", lambda lacks, places: list(lacks)[:places], "again"),
 ])  # fmt: skip
 def test_a_fault_is_noticed(where, name, wrong, rule, monkeypatch):
     monkeypatch.setattr(where, name, wrong)
