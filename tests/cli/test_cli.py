@@ -254,6 +254,21 @@ def test_the_options_of_decoding_reach_the_library(
     assert run(capsys, "generate", "demo-lm", "One,", "--grammar", str(tmp_path / "none.lark"))[0] == 2
 
 
+def test_settings_of_a_model_that_are_not_heeded_are_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import qkv
+
+    model = qkv.load("demo-lm")
+    model.generation_config |= {"penalty_alpha": 0.6, "repetition_penalty": 1.4}
+    model.save(tmp_path)
+    feed(monkeypatch, b"One, two,\nHumpty\n")
+    code, out, err = run(capsys, "generate", str(tmp_path), "-", "-n", "4", "--sampling", "model", "--lang", "zh")
+    assert (code, out.count("\n"), err.count("penalty_alpha")) == (0, 2, 1)
+    assert "repetition_penalty" not in err
+    assert run(capsys, "generate", str(tmp_path), "One", "-n", "4", "--sampling", "model", "--json")[2] == ""
+
+
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_options_of_decoding_stand_in_groups(lang: str, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("generate", "translate"):

@@ -210,9 +210,9 @@ def test_a_row_that_may_say_nothing_more_fails_and_its_neighbours_go_on():
 
 
 @pytest.mark.parametrize(("given", "code"), [
-    ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"repetition_penalty": math.inf}, "repetition-penalty"),
-    ({"presence_penalty": math.nan}, "not-finite"), ({"frequency_penalty": math.inf}, "not-finite"),
-    ({"logit_bias": ((3, -math.inf),)}, "not-finite"), ({"no_repeat_ngram": -1}, "negative"),
+    ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"repetition_penalty": math.inf}, "argument"),
+    ({"presence_penalty": math.nan}, "argument"), ({"frequency_penalty": math.inf}, "argument"),
+    ({"logit_bias": ((3, -math.inf),)}, "argument"), ({"no_repeat_ngram": -1}, "negative"),
     ({"min_new_tokens": -2}, "negative"),
 ])  # fmt: skip
 def test_values_that_cannot_be_are_named(given, code):
@@ -270,3 +270,6 @@ def test_groups_that_cannot_be_are_named(given):
     with pytest.raises(QkvError) as caught:
         Search(4, groups=2, diversity_penalty=-1.0)
     assert caught.value.code == "diversity-penalty"
+    with pytest.raises(QkvError) as caught:
+        Engine(model("decoder")).submit([5], options_of("decoder"), search=Search(4, groups=2, diversity_penalty=1.0))
+    assert caught.value.code == "groups"

@@ -153,10 +153,13 @@ def test_every_kind_of_token_is_guided(kind):
         assert re.fullmatch(source, tokenizer.decode(tokens))
     if kind == "byte pieces":
         assert build_grammar("regex", "你", tokenizer, size, ends)
-    if kind == "pieces":
-        with pytest.raises(QkvError) as caught:
-            build_grammar("regex", "你", tokenizer, size, ends)
-        assert caught.value.code == "grammar"
+    for name, source in (("regex", "你"), ("regex", "~[0-2]"), ("json_schema", '{"const": ["~"]}')):
+        if kind == "pieces":  # which have no such characters
+            with pytest.raises(QkvError) as caught:
+                build_grammar(name, source, tokenizer, size, ends)
+            assert caught.value.code == "grammar"
+        else:
+            build_grammar(name, source, tokenizer, size, ends)
 
 
 @pytest.mark.parametrize("given", [

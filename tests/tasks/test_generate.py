@@ -61,6 +61,10 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
                      "max_new_tokens": 141, "repetition_penalty": 1.1}
     assert list_unheeded(summary, {}, start=1) == []
     assert list_unheeded(summary, {}) == ["max_length", "min_length"], "of other models lengths count the prompt"
+    assert read_defaults({"do_sample": True, "top_p": 0.9}, {"temperature": 0.7})["top_p"] == 0.9
+    for broken in ({"sequence_bias": [[7, 2]]}, {"sequence_bias": {"a": 1}}, {"sequence_bias": [[["a"], 1.0]]},
+                   {"max_length": "long", "min_length": [3]}):
+        assert read_defaults(broken, {}, start=1) == {}
     assert "beam" not in read_defaults(summary, {"temperature": 0.8}, start=1)
     assert read_defaults(summary, {"max_new_tokens": 20}, start=1)["min_new_tokens"] == 20
     chat = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "sequence_bias": [[[7], -2.0]], "num_beams": 1}
@@ -76,6 +80,10 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
 
 def test_keys_of_a_model_that_are_not_heeded_are_named():
     core = zoo.made(zoo.ALL["gqa"]())
+    odd = qkv.Model(core, generation_config={"sequence_bias": [[[99_999], 1.0]]})
+    with pytest.raises(QkvError) as caught:
+        odd.generate([3], sampling="model")
+    assert caught.value.code == "token-id"
     made = qkv.Model(core, generation_config={"repetition_penalty": 1.8, "penalty_alpha": 0.6})
     with pytest.warns(UnheededKeys, match="not heeded: penalty_alpha"):
         own = made.generate([3, 4, 3], max_new_tokens=12, sampling="model").tokens
@@ -85,13 +93,13 @@ def test_keys_of_a_model_that_are_not_heeded_are_named():
 
 @pytest.mark.parametrize(("given", "code"), [
     ({"min_new_tokens": 9, "max_new_tokens": 4}, "contradiction"), ({"n": 2}, "contradiction"),
-    ({"n": 4, "beam": 3}, ""), ({"groups": 2, "diversity_penalty": 1.0}, "contradiction"),
+    ({"n": 4, "beam": 3}, "contradiction"), ({"groups": 2, "diversity_penalty": 1.0}, "contradiction"),
     ({"length_penalty": 1.0}, "contradiction"), ({"beam": 4, "groups": 3}, "groups"), ({"n": 0}, ""),
     ({"beam": 2, "temperature": 1.0}, "contradiction"), ({"regex": "a", "grammar": "b"}, "contradiction"),
     ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"logit_bias": {99_999: 1.0}}, "token-id"),
     ({"logit_bias": {3: "much"}}, "logit-bias"), ({"logit_bias": [3]}, "logit-bias"),
     ({"logit_bias": {True: 1}}, "prompt"),
-    ({"beam": 2, "groups": 2}, "groups"), ({"logit_bias": {3: float("nan")}}, "not-finite"),
+    ({"beam": 2, "groups": 2}, "groups"), ({"logit_bias": {3: float("nan")}}, "argument"),
 ])  # fmt: skip
 def test_options_that_contradict_each_other_are_named(given, code):
     with pytest.raises(QkvError) as caught:

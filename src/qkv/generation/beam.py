@@ -51,6 +51,8 @@ class Search(Adjustments):
     groups: int = 1
     diversity_penalty: float = 0.0
 
+    where = "search"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.beams <= WIDEST:
@@ -129,6 +131,9 @@ class BeamSearch:
     def __init__(
         self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions, prompts: Seq[Seq[int]] = ()
     ) -> None:
+        if len(limits) % search.groups:
+            raise QkvError("groups: {groups} groups search side by side, which one search alone cannot; use beam()",
+                           code="groups", groups=search.groups)
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]

@@ -4,6 +4,7 @@ Letters: B sources, M beams, C candidates, V vocabulary.
 """
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -47,17 +48,17 @@ class Reach(NamedTuple):
     guides: Seq[Guide | None]  # BM
     ends: tuple[int, ...]
 
-    def extend(self, row: int, token: int) -> Candidate:
-        """The candidate that a token makes of a row."""
-        total = float(self.sums.flatten()[row]) + float(self.values[row, token])
-        return Candidate(total, row, token, float(self.logprobs[row, token]))
-
-    def list_wanted(self, row: int) -> list[Candidate]:
-        """The best follower of a row, and those that its guide wants; none of a dead row."""
-        guide = self.guides[row]
-        tokens = (int(self.values[row].argmax()), *(guide.list_wanted() if guide else ()))
-        found = [self.extend(row, token) for token in tokens]
-        return [c for c in found if c.total > -math.inf and not (guide and guide.refuses(c.token))]
+    def list_wanted(self) -> list[Candidate]:
+        """The best follower of each row, and those that its guide wants; none of a dead row."""
+        best, alive = self.values.argmax(-1).tolist(), self.sums.flatten().isfinite().tolist()
+        pairs = [(row, token) for row, guide in enumerate(self.guides) if alive[row]
+                 for token in (best[row], *(guide.list_wanted() if guide else ()))]
+        index = torch.tensor(pairs, device=self.values.device).T
+        rows, tokens = index[0], index[1]
+        totals = self.sums.flatten()[rows] + self.values[rows, tokens]
+        found = zip(totals.tolist(), *index.tolist(), self.logprobs[rows, tokens].tolist(), strict=True)
+        return [c for c in map(Candidate._make, found) if c.total > -math.inf
+                and not ((guide := self.guides[c.row]) and guide.refuses(c.token))]
 
     def count_lacks(self, candidate: Candidate) -> int:
         """How many tokens the text of a candidate still lacks at least."""
@@ -71,25 +72,27 @@ def share_beams(found: Candidates, reach: Reach, width: int) -> Candidates:
     A bank has the candidates of a source that lack as many tokens: of the best `found`, the best follower of each row
     and those that its guide wants.
     """
-    size = found.sums.shape[1] + width
+    size, (sources, beams) = found.sums.shape[1] + width, reach.sums.shape
+    every = [{c[1:3]: c for one in zip(*row, strict=True) if (c := Candidate._make(one)).total > -math.inf}
+             for row in zip(*(x.tolist() for x in vars(found).values()), strict=True)]
+    for c in reach.list_wanted():
+        every[c.row // beams][c[1:3]] = c
     table: list[list[Candidate]] = []
-    for n, rows in enumerate(torch.arange(reach.sums.numel()).view(reach.sums.shape).tolist()):
-        best = [Candidate(*one) for one in zip(*(x[n].tolist() for x in vars(found).values()), strict=True)]
-        more = [c for row in rows for c in reach.list_wanted(row)]
-        every = sorted({c[1:3]: c for c in (*best, *more) if c.total > -math.inf}.values(), reverse=True)
-        first = fill_banks(every, reach, width)
-        going = [c for c in every if c.token not in reach.ends]
-        rest = [c for c in going if c not in first]
-        first += fill_banks(rest, reach, width - len(going) + len(rest))  # in the place of those that end
-        table.append(first + [Candidate(-math.inf, rows[0], 0, 0.0)] * (size - len(first)))
+    for n in range(sources):
+        lacks = {c: reach.count_lacks(c) for c in sorted(every[n].values(), reverse=True)}
+        first = fill_banks(lacks, width)
+        ended = sum(c.token in reach.ends for c in first)  # in whose place others go on
+        rest = {c: k for c, k in lacks.items() if c.token not in reach.ends and c not in first}
+        first += fill_banks(rest, ended)
+        table.append(first + [Candidate(-math.inf, n * beams, 0, 0.0)] * (size - len(first)))
     return Candidates(*(torch.tensor([[c[field] for c in some] for some in table], dtype=old.dtype, device=old.device)
                         for field, old in enumerate(vars(found).values())))
 
 
-def fill_banks(candidates: Seq[Candidate], reach: Reach, places: int) -> list[Candidate]:
+def fill_banks(lacks: Mapping[Candidate, int], places: int) -> list[Candidate]:
     """The candidates, best first, that get one of the places: banks in turn, from the one that lacks least."""
     banks: dict[int, list[Candidate]] = {}
-    for c in candidates:
-        banks.setdefault(reach.count_lacks(c), []).append(c)
-    rounds = zip_longest(*(banks[lacks] for lacks in sorted(banks)))
+    for c, k in lacks.items():
+        banks.setdefault(k, []).append(c)
+    rounds = zip_longest(*(banks[k] for k in sorted(banks)))
     return sorted([c for one in rounds for c in one if c is not None][:places], reverse=True)

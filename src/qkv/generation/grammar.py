@@ -4,9 +4,9 @@ The parser is llguidance's, an optional package. Letters: V vocabulary.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -22,17 +22,21 @@ Kind = Literal["json_schema", "regex", "grammar"]
 SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grammar(Guide):
     """The text is one that a grammar generates; one of `ends` follows where it is whole."""
 
     matcher: Any
     ends: tuple[int, ...]
+    spelt: Sequence[bytes]  # what each id says
 
     def bar(self, barred: Tensor) -> None:
         bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         allowed = torch.from_numpy(np.unpackbits(bits, bitorder="little")).bool()[: len(barred)]
         allowed[list(self.ends)] = self.matcher.is_accepting()  # it would allow an end where it knows no way on
+        if forced := self.matcher.compute_ff_bytes():  # if it cannot spell these, it allows what comes after them
+            found = allowed.nonzero()[:, 0].tolist()
+            allowed[[i for i in found if not (forced.startswith(s := self.spelt[i]) or s.startswith(forced))]] = False
         barred[len(allowed) :] = True
         barred[: len(allowed)] |= ~allowed
 
@@ -40,7 +44,7 @@ class Grammar(Guide):
         matcher = self.matcher.deep_copy()  # half a microsecond: what was parsed is shared
         if token not in self.ends:
             matcher.consume_token(token)
-        return Grammar(matcher, self.ends)
+        return replace(self, matcher=matcher)
 
 
 def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: int, ends: tuple[int, ...]) -> Grammar:
@@ -53,9 +57,10 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
     if tokenizer is None or not ends:
         raise QkvError("{kind}: it needs a tokenizer and an id that ends a text, and this model lacks one",
                        code="grammar", kind=kind)
-    known = tokenizer.grammar_tokens or prepare_tokens(kind, tokenizer, size, ends)
-    tokenizer.grammar_tokens = known
-    matcher = known.matcher_class
+    known: GrammarTokens | None = tokenizer.grammar_tokens
+    if known is None or known.made_for != (size, ends):
+        known = tokenizer.grammar_tokens = prepare_tokens(kind, tokenizer, size, ends)
+    matcher = known.matcher
     rules = source
     if kind == "json_schema":
         rules = matcher.grammar_from_json_schema(read_schema(source), overrides=SPACES)
@@ -64,7 +69,7 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
     wrong = matcher.validate_grammar(rules, known.tokens)
     if wrong and not wrong.startswith("WARNING"):
         refuse_grammar(kind, source, wrong)
-    made = Grammar(matcher(known.tokens, rules, log_level=0), ends)
+    made = Grammar(matcher(known.tokens, rules, log_level=0), ends, known.spelt)
     if not leads_on(made, size):
         refuse_grammar(kind, source, Message("no text that this vocabulary can spell follows it"))
     return made
@@ -102,12 +107,13 @@ def refuse_grammar(kind: Kind, source: str, wrong: object) -> NoReturn:
                    wrong=wrong) from None
 
 
-@dataclass(frozen=True)
-class GrammarTokens:
-    """The tokens of a tokenizer as llguidance knows them."""
+class GrammarTokens(NamedTuple):
+    """The tokens of a tokenizer as llguidance knows them, and its parser."""
 
-    matcher_class: Any
+    matcher: Any
     tokens: Any
+    spelt: Sequence[bytes]
+    made_for: tuple[int, tuple[int, ...]]  # vocabulary and ends
 
 
 class Spelled:
@@ -158,5 +164,7 @@ def prepare_tokens(kind: Kind, tokenizer: Tokenizer, size: int, ends: tuple[int,
         raise QkvError("{kind}: what a token of this tokenizer says depends on its neighbours, so a grammar cannot "
                        "guide it; a model with byte-level or sentencepiece tokens can be guided", code="grammar",
                        kind=kind)
-    wrapped: Any = llguidance.TokenizerWrapper(Spelled(tokenizer, size, ends[0]))
-    return GrammarTokens(llguidance.LLMatcher, llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0]))
+    spelled = Spelled(tokenizer, size, ends[0])
+    wrapped: Any = llguidance.TokenizerWrapper(spelled)
+    tokens = llguidance.LLTokenizer(wrapped, n_vocab=size, eos_token=ends[0])
+    return GrammarTokens(llguidance.LLMatcher, tokens, spelled.tokens, (size, ends))

@@ -178,6 +178,9 @@ class Writer:
         self.sequence, self.eos, self.limit = sequence, options.eos, limit
         self.stream = options.text_stream(sequence.prompt) if options.text_stream else None
         self.stops = StopFilter(options.stop_strings) if options.stop_strings else None
+        if len(options.guides) > 1:
+            raise QkvError("guides: found {count}; a text that beams do not search takes one for all", code="guides",
+                           count=len(options.guides))
         sequence.rules = Rules(options.list_before(sequence.prompt), options.eos, next(iter(options.guides), None))
 
     def write(self, token: int, logprob: float) -> str:
