@@ -1,7 +1,7 @@
 """Attention, feed-forward networks and norms that run by the compiled kernels where few rows are read on a CPU.
 
 `use_rows` changes the classes of a core's modules from outside, by what they are; weights, names and checkpoints stay.
-A pass that somebody listens to, that learns, or that the kernels do not know runs as the core has it.
+A pass over more than one token a row, that somebody listens to, or that learns runs as the core has it.
 """
 
 import torch
@@ -24,11 +24,12 @@ KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 class RowNorm(Norm):
-    """RMSNorm in one pass over each row."""
+    """RMSNorm in one pass over each row: of decoding steps, and in bf16, where PyTorch makes many, of prompts too."""
 
     def forward(self, x: Tensor) -> Tensor:
         s, found = self.spec, native.library()
-        if not found or not is_plain(x) or x.dtype != self.weight.dtype:
+        one = x.shape[-2] == 1 or x.dtype == torch.bfloat16
+        if not found or not one or not is_plain(x) or x.dtype != self.weight.dtype:
             return super().forward(x)
         return row_ops.norm(found, x, self.weight, s.eps, s.offset)
 
@@ -38,7 +39,7 @@ class RowFfn(Ffn):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
-        found = find_kernels(x, step, s.dropout)
+        found = find_kernels(x, step, s.dropout) if x.shape[1] == 1 else None
         matrices = found and list_matrices(x, (self.gate, self.up) if s.gated else (self.up,))
         if not found or not matrices:
             return super().forward(x, step)
