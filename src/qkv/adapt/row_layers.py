@@ -92,11 +92,8 @@ def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | No
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
     found = [read_matrix(layer, x.dtype) for layer in layers]
     given = [m for m in found if m is not None]
-    kinds = {m.kind for m in given}
-    rows = x.numel() // x.shape[-1]
-    if len(given) < len(layers) or len(kinds) > 1 or rows > row_products.MOST[given[0].kind]:
-        return None
-    return given
+    known = len(given) == len(layers) and x.numel() <= min(row_products.MOST[m.kind] for m in given) * x.shape[-1]
+    return given if known else None
 
 
 def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
