@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from qkv.adapt import native, row_products
 from qkv.adapt.lora import find_linears
+from qkv.adapt.native import is_plain
 from qkv.adapt.row_products import Matrix
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
@@ -145,15 +146,6 @@ def pack_int4(kind: str, held: Tensor) -> tuple[Tensor, Tensor]:
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.int(), 1)
     both = torch.cat((scale, plus + 8 * scale), -1)  # it takes 8 off each number first
     return packed, both.transpose(0, 1).contiguous().to(torch.bfloat16)
-
-
-def is_plain(x: Tensor) -> bool:
-    """Whether x is numbers on a CPU that nothing but this product will read: no graph, no gradient, no fake."""
-    return (
-        type(x) is Tensor and x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
-        and not (torch.is_grad_enabled() and x.requires_grad) and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-    )
 
 
 def quantise(core: nn.Module, dtype: str, targets: Iterable[str] = ("*",)) -> int:

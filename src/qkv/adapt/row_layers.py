@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.adapt import native, row_ops, row_products
-from qkv.adapt.native import Library
+from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
-from qkv.adapt.quantise import Quantised, is_plain
+from qkv.adapt.quantise import Quantised
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention

@@ -11,8 +11,8 @@ from qkv.adapt.native import Library
 from qkv.errors import QkvError
 
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-# rows; with more, the matrix is unpacked once (not tuned)
-MOST = {"fp32": 8, "bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+# rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
+MOST = {"fp32": 8, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
 OF_BYTES = {count: kind for kind, count in BYTES.items()}
 
