@@ -73,6 +73,7 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
         run_weights.fill_weights(core, kept)
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
+        quantise.round_head(core)
     pack_weights(core)
     use_rows(core)
     tokenizer = text.load(directory)
@@ -119,6 +120,7 @@ def load_with_adapter(
     lora.merge(core)
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
+        quantise.round_head(core)
     pack_weights(core.eval())
     use_rows(core)
     tokenizer = text.load(directory) or begun.tokenizer
