@@ -88,7 +88,9 @@ def read_in_python(model: Any, ids: list[int], follow: list[int]) -> tuple[Tenso
     return logits, None, patterns
 
 
-def run_node(tmp: Path, dtype: Any, texts: int, few: int) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+def run_node(
+    tmp: Path, dtype: Any, texts: int, few: int, kernel: str
+) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     """Models with the same weights in Python, what Node answered, and what it was asked."""
     models, asked, draw = dict[str, Any](), list[dict[str, Any]](), random.Random(1)
     for name in MODELS:
@@ -99,7 +101,7 @@ def run_node(tmp: Path, dtype: Any, texts: int, few: int) -> tuple[dict[str, Any
         asked.append({"name": name, "directory": str(tmp / name), "greedy": ids[:few] if model.spec.decoder else [],
                       "texts": [{"ids": i, "follow": f} for i, f in zip(ids, follow, strict=True)]})
     (tmp / "asked.json").write_text(json.dumps(asked))
-    command = ["node", "tests/core.mjs", tmp / "asked.json", tmp / "answers.json"]
+    command = ["node", "tests/core.mjs", tmp / "asked.json", tmp / "answers.json", kernel]
     subprocess.run(command, cwd=WEB, check=True, timeout=600)
     return models, json.loads((tmp / "answers.json").read_text()), asked
 
@@ -117,12 +119,15 @@ def stitch(parts: list[dict[str, Any]]) -> Tensor:
 
 
 @needs_node
-@pytest.mark.parametrize(("dtype", "texts"), [
-    ("bf16", 6), ("int8", 2), pytest.param("bf16", 200, marks=pytest.mark.nightly),
-    pytest.param("fp16", 200, marks=pytest.mark.nightly), pytest.param("fp32", 40, marks=pytest.mark.nightly),
+@pytest.mark.parametrize(("dtype", "texts", "kernel"), [
+    ("bf16", 6, "plain"), ("int8", 3, "simd"), pytest.param("bf16", 200, "simd", marks=pytest.mark.nightly),
+    pytest.param("fp16", 200, "plain", marks=pytest.mark.nightly),
+    pytest.param("fp32", 40, "simd", marks=pytest.mark.nightly),
 ])
-def test_the_printed_models_compute_what_the_core_computes(dtype: str, texts: int, tmp_path: Path) -> None:
-    models, answers, asked = run_node(tmp_path, dtype, texts, min(texts, 40))
+def test_the_printed_models_compute_what_the_core_computes(
+    dtype: str, texts: int, kernel: str, tmp_path: Path
+) -> None:
+    models, answers, asked = run_node(tmp_path, dtype, texts, min(texts, 40), kernel)
     for one in asked:
         model, answer = models[one["name"]], answers[one["name"]]
         for text, got in zip(one["texts"], answer["texts"], strict=True):

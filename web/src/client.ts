@@ -45,7 +45,21 @@ export function decode(body: ArrayBuffer): Answer {
   return { ...header, arrays };
 }
 
-export class Client {
+/** Who answers the page: a server (below), or the model itself in the browser (live/local.ts). */
+export interface Client {
+  /** Whether this page is a recording, which takes no new sentence. */
+  readonly recorded: boolean;
+  /** The answer to a canonical path. */
+  get(path: string): Promise<Answer>;
+  /** Starts a run and gives its name. */
+  run(question: Question): Promise<string>;
+  /** Asks that a run which learns be watched with a text too. */
+  wish(run: string, text: string): Promise<void>;
+  /** Forgets what was answered about a run that is gone. */
+  forget(run: string): void;
+}
+
+export class ServerClient implements Client {
   private readonly kept = new Map<string, Promise<Answer>>();
   private readonly record = carried("recorded");
   private readonly ready = carried("ready") ?? {};

@@ -75,11 +75,14 @@ def command(
 
 def write_for_web(common: Common, source: str, target: Path, dtype: str | None, *, refused: bool) -> None:
     """A folder for a page that runs the model in the browser."""
+    from qkv.cli.look import list_examples
     from qkv.explore.web_model import write_web_model
 
     if refused or dtype in ("int4", "q8_0", "q4_0"):
         raise QkvError("--to web: takes --to-dtype fp32, bf16, fp16 or int8, and no other change; convert in two steps")
-    written: Any = write_web_model(common.load_model(source), target, name=Path(source).name, dtype=dtype or "bf16")  # type: ignore[arg-type]
+    kept: Any = dtype or "bf16"
+    written = write_web_model(common.load_model(source), target, name=Path(source).name, dtype=kept,
+                              examples=list_examples(source))
     common.print_result({"source": source, "target": str(target), **written}, [
         common.say("written to {target}: {size:,} bytes of weights in {dtype}", target=target, size=written["bytes"],
                    dtype=written["dtype"])])
