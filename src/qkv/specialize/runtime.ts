@@ -427,7 +427,7 @@ export function distribution(logprobs: Float64Array, c: Choice): Float64Array {
   const total = kept.reduce((sum, i) => sum + p[i], 0);
   let before = 0;
   for (const i of kept) {
-    const drop = before >= (c.top_p || 1) || p[i] < (c.min_p ?? 0); // the likeliest has p = 1 as yet
+    const drop = before >= (c.top_p && c.top_p < 1 ? c.top_p : Infinity) || p[i] < (c.min_p ?? 0); // the likeliest has p = 1 as yet
     before += p[i] / total;
     if (drop) p[i] = 0;
   }

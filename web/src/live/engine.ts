@@ -164,7 +164,7 @@ export function ask(model: Model, question: Question, id: string): Run {
   for (const token of tokens.slice(forced.length, -1)) again.step([token]);
   const start = both ? said.start : [...ids, ...(said.kind === "prefix" ? said.start : [])];
   return {
-    ...common, read: [...start, ...tokens.slice(0, -1)], given: start.length, ms: performance.now() - began,
+    ...common, read: [...start, ...tokens.slice(0, -1)], given: start.length + forced.length, ms: performance.now() - began,
     written: tokens.map((token, i) => ({ id: token, p: i < force.length ? 1 : Math.exp(best.logprobs[i - force.length]!), forced: i < force.length })),
   };
 }

@@ -204,8 +204,11 @@ function lens(run: Run, query: Query): Answer {
   }
   const used = core.decoder ? run.read.map((_, i) => i >= run.given - 1) : run.ids.map((id) => id === said.mask || !run.ids.includes(said.mask ?? -1));
   const layers = ["embed", ...logits.slice(1).map((_, i) => String(i + 1))];
-  const line = pos === null ? `t.lens(top=${top}).chances` : `t.lens(${pos}, top=${top}).chances`;
-  return { layers, first: places[0], used: places.map((p) => used[p]), cells, ids, ranks, line, lines: { ranks: "(lambda x: (x > x.gather(-1, x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1))).sum(-1) + 1)(qkv.lens.logit_lens.layer_logits(t)[1])" } };
+  const these = `qkv.lens.logit_lens.layer_logits(t, places=slice(${places[0]}, ${places.at(-1)! + 1}))[1]`;
+  const plain = pos === null ? `t.lens(top=${top}).chances` : `t.lens(${pos}, top=${top}).chances`;
+  const rest = `(lambda x, read: x.scatter(-1, read.expand(len(x), -1, 1), -torch.inf).softmax(-1).topk(${top}).values)(${these}, qkv.lens.resolve.find_run(t).ids[:1, ${places[0]}:${places.at(-1)! + 1}, None])`;
+  const rank = `(lambda x: (x > x.gather(-1, x[-1:].argmax(-1, keepdim=True).expand(len(x), -1, 1))).sum(-1) + 1)(${these})`;
+  return { layers, first: places[0], used: places.map((p) => used[p]), cells, ids, ranks, line: own ? plain : rest, lines: { ranks: rank } };
 }
 
 function choices(run: Run, query: Query): Answer {
@@ -216,8 +219,8 @@ function choices(run: Run, query: Query): Answer {
   let now: Choice = { temperature: temperature ?? 1 };
   if (temperature !== undefined && temperature !== 1) steps.push([`temperature ${temperature}`, now]);
   for (const [name, value] of [["top_k", top_k], ["top_p", top_p], ["min_p", min_p]] as const) if (value) steps.push([`${name} ${value}`, (now = { ...now, [name]: value })]);
-  const top = whole(query, "top", 201, 20), at = (x: number | undefined, off: string) => (x ? String(x) : off);
-  const line = `t.choices(${pos}, sampling=qkv.sampling.Sampling(${now.temperature!.toFixed(2)}, ${at(top_k, "None")}, ${at(top_p, "None")}, ${at(min_p, "None")}))`;
+  const top = whole(query, "top", 201, 20), at = (x: number | undefined, off: string) => (x ? String(x) : off), heat = now.temperature!;
+  const line = `t.choices(${pos}, sampling=qkv.sampling.Sampling(${Number.isInteger(heat) ? heat.toFixed(1) : heat}, ${at(top_k, "None")}, ${at(top_p, "None")}, ${at(min_p, "None")}))`;
   let before: Float64Array | null = null;
   const stages = steps.map(([name, c], n) => {
     const p = c.temperature === 0 ? Float64Array.from(logprobs, (x) => +(x === Math.max(...logprobs))) : distribution(logprobs, c);
