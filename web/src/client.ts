@@ -55,6 +55,8 @@ export interface Client {
   run(question: Question): Promise<string>;
   /** Asks that a run which learns be watched with a text too. */
   wish(run: string, text: string): Promise<void>;
+  /** The events of a run that learns, where there may be one. */
+  events(): EventSource | null;
   /** Forgets what was answered about a run that is gone. */
   forget(run: string): void;
 }
@@ -91,6 +93,10 @@ export class ServerClient implements Client {
   /** Asks that a run which learns be watched with a text too. */
   async wish(run: string, text: string): Promise<void> {
     await this.sent(`/api/watch/${encodeURIComponent(run)}/texts`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text }) });
+  }
+
+  events(): EventSource | null {
+    return this.record ? null : new EventSource("/api/events");
   }
 
   /** Forgets what was answered about a run that the server let go. */

@@ -54,6 +54,10 @@ export class LocalClient implements Client {
     return Promise.reject(needs_python("training", this.names[0]!));
   }
 
+  events(): null {
+    return null; // nothing learns here
+  }
+
   forget(run: string): void {
     this.runs.delete(run);
   }
