@@ -18,6 +18,7 @@ from qkv.explore.answers import describe_model
 from qkv.explore.question import kind, max_text_tokens
 from qkv.files import replace_dir, write_text_file
 from qkv.model import Model
+from qkv.spec import Stack
 from qkv.specialize.traced import TracedProgram
 from qkv.specialize.typescript import print_typescript, spec_hash
 from qkv.tasks.types import start_ids
@@ -44,6 +45,7 @@ def write_web_model(
     spell = TracedProgram(spec).spell_parameter
     stored = {spell(n): x for n, x in model.core.state_dict().items() if not (tied and n == "head.weight")}
     tensors = {n: t for name_, x in stored.items() for n, t in pack_tensor(name_, x.detach().float(), dtype).items()}
+    sides = (("encoder", spec.encoder), ("decoder", spec.decoder))
     about = describe_model(model, name, [name], "", list(examples)).keys
     with replace_dir(directory) as aside:
         body = save(tensors, metadata={"format": "qkv-web"})
@@ -54,10 +56,18 @@ def write_web_model(
             "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "start": list(start_ids(model)),
             "eos": list(model.special.eos), "forbid": list(model.special.forbid), "context": spec.context,
             "longest": max_text_tokens(model), "mask": model.tokenizer.mask_id, "unknown": model.tokenizer.unk_id,
+            "stacks": {side: describe_embedding(s) for side, s in sides if s},
             "about": {**about, "card": {**about["card"], "dtype": dtype}},
         }
         write_text_file(aside / "spec.json", json.dumps(said, ensure_ascii=False, indent=1) + "\n")
     return said
+
+
+def describe_embedding(s: Stack) -> dict[str, Any]:
+    """How ids become the states that enter a stack."""
+    at = s.positions
+    return {"scale": s.embed_scale, "positions": at and at.kind, "offset": at.offset if at else 0,
+            "layout": at.layout if at else ""}
 
 
 def pack_tensor(name: str, x: Tensor, dtype: WebDtype) -> dict[str, Tensor]:

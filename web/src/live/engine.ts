@@ -9,7 +9,7 @@ import { use_simd } from "./simd";
 import { Tokenizer } from "./tokenizer";
 
 /** What spec.json says (src/qkv/explore/web_model.py writes it). */
-export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any> }
+export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any>; stacks: Record<string, { scale: number; positions: string | null; offset: number; layout: string }> }
 
 const FORMAT = 1;
 const STORE = "qkv-live";

@@ -5,6 +5,7 @@ import { Tensor, best_of, distribution, log_softmax, softmax_row, type Choice } 
 import { Trouble, canonical, type Answer, type Client, type Numbers } from "../client";
 import type { Question } from "../select";
 import { ask, open_model, type Model, type Run } from "./engine";
+import { walk } from "./walk";
 
 type Query = Record<string, string>;
 const KEPT = 8;
@@ -116,7 +117,7 @@ function meta(run: Run): Answer {
     kind: said.kind, model: said.name, encoder: core.encoder ? { tokens: tokens_of(run, run.ids) } : null,
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
     written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
-    panels: ["translate", "words", "attn", "mask", ...(core.head ? ["lens", "choices"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : [])],
+    panels: ["translate", "words", "attn", "walk", "mask", ...(core.head ? ["lens", "choices"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : [])],
     said: missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : [],
     source: both ? run.ids.length : null, ms: run.ms, how: `import qkv\nmodel = qkv.load(${JSON.stringify(said.name)})`,
   };
@@ -277,4 +278,12 @@ function routes(run: Run, query: Query): Answer {
 /** The tokens of the text, and which of them the vocabulary lacks. */
 const words = (run: Run): Answer => ({ tokens: tokens_of(run, source_ids(run)), unknown: run.model.said.unknown, line: "model.tokenizer.pieces(model.ids(text))" });
 
-export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, mask, lens, choices, alignment, routes, words };
+function steps(run: Run, query: Query): Answer {
+  const { part, path, layer: number, head } = place(run, query), [, , queries, keys] = run.trace.get(`${path}.pattern`).shape as [number, number, number, number];
+  const q = whole(query, "query", queries), k = whole(query, "key", keys), { core } = run.model, { cut } = run.question;
+  const dot = path.slice(0, path.indexOf("layers.")), layer = path.slice(0, path.lastIndexOf("."));
+  const severed = cut?.part === part && cut.layer === number && cut.head === head && cut.query === q && cut.key === k;
+  return walk({ run, path, layer, dot, stack: part === "encoder" ? core.encoder : core.decoder, part, head, query: q, key: k, reason: severed ? "cut" : HIDDEN[reason(run, part, q, k)]! });
+}
+
+export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, lens, choices, alignment, routes, words };
