@@ -31,8 +31,8 @@ QUESTIONS: list[dict[str, Any]] = [
     {"text": "书和茶都在桌上，我喝完了它。", "model": "demo-moe"},
 ]
 PATHS = ("meta", "thumbs", "thumbs?sink=0", "attn?layer=1&head=2", "row?layer=2&head=1&query=3", "mask?layer=0",
-         "walk?layer=1&head=2&query=3&key=2", "walk?layer=0&head=0&query=1&key=4",
-         "lens", "lens?top=3&own=0", "lens?pos=2", "choices",
+         "wavefront", "walk?layer=1&head=2&query=3&key=2", "walk?layer=0&head=0&query=1&key=4", "lens",
+         "lens?top=3&own=0", "lens?pos=2", "choices",
          "choices?pos=2&temperature=0.7&top_k=40&top_p=0.9&min_p=0.02")
 OF_MODEL = {
     "demo": ("alignment", "alignment?layer=0", "row?part=cross&layer=1&head=3&query=3", "thumbs?part=encoder",

@@ -10,6 +10,7 @@ import { walk } from "./walk";
 type Query = Record<string, string>;
 const KEPT = 8;
 const THUMB = 24;
+const ELSEWHERE = ["parts", "shift", "cache", "proof", "neighbours", "analogy", "cost", "diff"]; // asked for, they say that they need Python
 const HIDDEN = ["", "future", "padding", "window", "other document"];
 
 export class LocalClient implements Client {
@@ -70,7 +71,7 @@ export class LocalClient implements Client {
 }
 
 function needs_python(what: string, name: string): Trouble {
-  return new Trouble({ zh: `这一项（${what}）要用 Python 算：pip 装好 qkv 后运行 qkv look ${name} --serve`, en: `this one (${what}) needs Python: with qkv installed, run qkv look ${name} --serve` }, 501);
+  return new Trouble({ zh: `这一项（${what}）要用 Python 算：装好 qkv 后运行 qkv look ${name} --serve`, en: `this one (${what}) needs Python: with qkv installed, run qkv look ${name} --serve` }, 501);
 }
 
 /** Twelve hexadecimal digits of a text (FNV-1a, twice): the name of a run, no secret. */
@@ -117,7 +118,7 @@ function meta(run: Run): Answer {
     kind: said.kind, model: said.name, encoder: core.encoder ? { tokens: tokens_of(run, run.ids) } : null,
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
     written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
-    panels: ["translate", "words", "attn", "walk", "mask", ...(core.head ? ["lens", "choices"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : [])],
+    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), ...ELSEWHERE],
     said: missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : [],
     source: both ? run.ids.length : null, ms: run.ms, how: `import qkv\nmodel = qkv.load(${JSON.stringify(said.name)})`,
   };
@@ -278,6 +279,23 @@ function routes(run: Run, query: Query): Answer {
 /** The tokens of the text, and which of them the vocabulary lacks. */
 const words = (run: Run): Answer => ({ tokens: tokens_of(run, source_ids(run)), unknown: run.model.said.unknown, line: "model.tokenizer.pieces(model.ids(text))" });
 
+/** When each state could be and was computed, in ticks [L, T], and which states of the layer below it reads. */
+function wavefront(run: Run): Answer {
+  const { core } = run.model, layers: number = (core.decoder ?? core.encoder).layers.length, both = core.encoder && core.decoder, size = run.read.length;
+  const sees = (q: number, k: number): boolean => q === k || !reason(run, core.decoder ? "decoder" : "encoder", q, k);
+  const given = core.decoder ? run.given : size, grid = (f: (layer: number, token: number) => number): number[][] => Array.from({ length: layers }, (_, l) => Array.from({ length: size }, (_, t) => f(l, t)));
+  const earliest = grid(() => 0);
+  for (const columns of [Array.from({ length: given }, (_, t) => t), ...Array.from({ length: size - given }, (_, i) => [given + i])]) {
+    for (const t of columns) earliest[0]![t] = columns[0] === 0 ? 0 : earliest[layers - 1]![columns[0]! - 1]! + 1;
+    for (let l = 1; l < layers; l++) for (const t of columns) earliest[l]![t] = 1 + Math.max(...earliest[l - 1]!.filter((_, s) => sees(t, s)));
+  }
+  const sent = (rows: number[][]): Numbers => numbers(Int32Array.from(rows.flat()), [rows.length, rows[0]!.length]);
+  const found = { triangle: grid((l, t) => l + t), earliest, ran: grid((l, t) => l + layers * Math.max(0, t - given + 1)), ...(both ? { encoder: core.encoder.layers.map((_: unknown, l: number) => run.ids.map(() => l)) as number[][] } : {}) };
+  return { layers, same: true, tokens: tokens_of(run, run.read), source: both ? tokens_of(run, run.ids) : null, line: "t.wavefront().ran",
+    lines: Object.fromEntries([...Object.keys(found), "sees"].map((n) => [n, `t.wavefront().${n}`])),
+    arrays: { ...Object.fromEntries(Object.entries(found).map(([n, rows]) => [n, sent(rows)])), sees: numbers(Uint8Array.from({ length: size * size }, (_, i) => +sees(Math.floor(i / size), i % size)), [1, size, size]) } };
+}
+
 function steps(run: Run, query: Query): Answer {
   const { part, path, layer: number, head } = place(run, query), [, , queries, keys] = run.trace.get(`${path}.pattern`).shape as [number, number, number, number];
   const q = whole(query, "query", queries), k = whole(query, "key", keys), { core } = run.model, { cut } = run.question;
@@ -286,4 +304,4 @@ function steps(run: Run, query: Query): Answer {
   return walk({ run, path, layer, dot, stack: part === "encoder" ? core.encoder : core.decoder, part, head, query: q, key: k, reason: severed ? "cut" : HIDDEN[reason(run, part, q, k)]! });
 }
 
-export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, lens, choices, alignment, routes, words };
+export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, alignment, routes, words };
