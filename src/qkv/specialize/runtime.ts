@@ -79,8 +79,7 @@ export class Tensor {
     const rest = this.shape.slice(places.length), size = count(rest), own = this.numbers(), whole = strides_of(this.shape);
     const lists = places.map((p) => p.numbers()), out = new (own.constructor as any)(lists[0].length * size);
     for (let i = 0; i < lists[0].length; i++) {
-      const start = lists.reduce((sum, list, d) => sum + list[i] * whole[d], 0); // of the row
-      out.set(own.subarray(start, start + size), i * size);
+      const start = lists.reduce((sum, list, d) => sum + list[i] * whole[d], 0); out.set(own.subarray(start, start + size), i * size);
     }
     return new Tensor(out, [...places[0].shape, ...rest]);
   }
@@ -219,8 +218,7 @@ export function best_of(row: ArrayLike<number>, k: number): number[] {
   const best: number[] = [];
   for (let i = 0; i < row.length; i++) {
     if (best.length === k && row[i] <= row[best[k - 1]]) continue;
-    let at = best.length;
-    while (at > 0 && row[i] > row[best[at - 1]]) at--;
+    let at = best.length; while (at > 0 && row[i] > row[best[at - 1]]) at--;
     best.splice(at, 0, i); if (best.length > k) best.pop();
   }
   return best;
@@ -263,9 +261,10 @@ export function cat(parts: Tensor[], dim = 0): Tensor {
 }
 
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
-  const [m, k] = weight.shape, n = x.size / k, out = new Float32Array(n * m), result = new Tensor(out, [...x.shape.slice(0, -1), m]);
+  const [m, k] = weight.shape, n = x.size / k, out = new Float32Array(n * m), add = bias?.numbers();
   kernel.products(x.numbers(), weight.numbers(), out, n, k, m);
-  return bias ? result.add(bias) : result;
+  if (add) for (let i = 0; i < out.length; i++) out[i] += add[i % m];
+  return new Tensor(out, [...x.shape.slice(0, -1), m]);
 }
 
 // Modules ---------------------------------------------------------------------------------------------------------
@@ -288,12 +287,12 @@ export class LayerNorm extends Module {
   weight: Tensor; bias: Tensor | null; eps: number;
   constructor(width: number, o: Options = {}) { super(); this.weight = empty(width); this.bias = o.bias === false ? null : empty(width); this.eps = o.eps ?? 1e-5; }
   forward(x: Tensor): Tensor {
-    const scaled = x.rows((row) => {
+    const weight = this.weight.numbers(), bias = this.bias?.numbers();
+    return x.rows((row) => {
       let mean = 0, square = 0; for (let i = 0; i < row.length; i++) mean += row[i] / row.length;
       for (let i = 0; i < row.length; i++) square += (row[i] - mean) ** 2 / row.length;
-      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] = (row[i] - mean) / root;
-    }).mul(this.weight);
-    return this.bias ? scaled.add(this.bias) : scaled;
+      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] = ((row[i] - mean) / root) * weight[i] + (bias ? bias[i] : 0);
+    });
   }
 }
 
@@ -301,10 +300,11 @@ export class RMSNorm extends Module {
   weight: Tensor; eps: number;
   constructor(width: number, o: Options = {}) { super(); this.weight = empty(width); this.eps = o.eps ?? 1e-6; }
   forward(x: Tensor): Tensor {
+    const weight = this.weight.numbers();
     return x.rows((row) => {
       let square = 0; for (let i = 0; i < row.length; i++) square += row[i] ** 2 / row.length;
-      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] /= root;
-    }).mul(this.weight);
+      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] *= weight[i] / root;
+    });
   }
 }
 
