@@ -1,9 +1,12 @@
 // The page that computes, in a browser: node tests/computing.mjs http://127.0.0.1:PORT/; gives times in milliseconds.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { address, browser, faults, opened, origin, reported } from "./browser.mjs";
 
 const VIEWS = ["translate", "tokens", "attention", "next-token", "lens"];
 const MODELS = ["demo", "demo-lm", "demo-bert", "demo-moe"];
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const TWENTY = "我昨天在图书馆看完了那本书，今天又想再看。";
 
 /** A page at an address of the site; `first` sees it before it goes there. */
@@ -30,6 +33,10 @@ await reported(async () => {
         const page = await at(`model=${model}&view=${view}&lang=${lang}`);
         await shown(page);
         assert.equal(await page.locator(".trouble").count(), 0, `${model} ${view} ${await page.locator(".trouble").allTextContents()}`);
+        await page.evaluate(AXE);
+        const { violations } = await page.evaluate(() => window.axe.run("#live"));
+        const serious = violations.filter((v) => ["serious", "critical"].includes(v.impact));
+        assert.deepEqual(serious.map((v) => `${v.id} ${v.nodes[0].html.slice(0, 120)}`), [], `${model} ${view}`);
         assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${model} ${view} is wider than 390 px`);
         await page.context().close();
       }
