@@ -5,12 +5,13 @@ import { Tensor, best_of, distribution, log_softmax, softmax_row, type Choice } 
 import { Trouble, canonical, type Answer, type Client, type Numbers } from "../client";
 import type { Question } from "../select";
 import { ask, open_model, type Model, type Run } from "./engine";
+import { parts } from "./parts";
 import { walk } from "./walk";
 
 type Query = Record<string, string>;
 const KEPT = 8;
 const THUMB = 24;
-const ELSEWHERE = ["parts", "shift", "cache", "proof", "neighbours", "analogy", "cost", "diff"]; // asked for, they say that they need Python
+const ELSEWHERE = ["shift", "cache", "proof", "neighbours", "analogy", "cost", "diff"]; // asked for, they say that they need Python
 const HIDDEN = ["", "future", "padding", "window", "other document"];
 
 export class LocalClient implements Client {
@@ -118,7 +119,7 @@ function meta(run: Run): Answer {
     kind: said.kind, model: said.name, encoder: core.encoder ? { tokens: tokens_of(run, run.ids) } : null,
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
     written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
-    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), ...ELSEWHERE],
+    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), ...ELSEWHERE],
     said: missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : [],
     source: both ? run.ids.length : null, ms: run.ms, how: `import qkv\nmodel = qkv.load(${JSON.stringify(said.name)})`,
   };
@@ -217,9 +218,14 @@ function lens(run: Run, query: Query): Answer {
   return { layers, first: places[0], used: places.map((p) => used[p]), cells, ids, ranks, line: own ? plain : rest, lines: { ranks: rank } };
 }
 
+/** The position that a query means: by default the one after which the first word is written, or an encoder's first mask. */
+function position(run: Run, query: Query): number {
+  const { said, core } = run.model, usual = core.decoder ? run.given - 1 : Math.max(0, run.ids.indexOf(said.mask ?? -1));
+  return whole(query, "pos", run.read.length, usual);
+}
+
 function choices(run: Run, query: Query): Answer {
-  const { said, core, tokenizer } = run.model, usual = core.decoder ? run.given - 1 : Math.max(0, run.ids.indexOf(said.mask ?? -1));
-  const pos = whole(query, "pos", run.read.length, usual), logprobs = log_softmax(run.trace.get("logits").index(0, pos).numbers());
+  const { core, tokenizer } = run.model, pos = position(run, query), logprobs = log_softmax(run.trace.get("logits").index(0, pos).numbers());
   const [temperature, top_k, top_p, min_p] = ["temperature", "top_k", "top_p", "min_p"].map((k) => (query[k] === undefined ? undefined : Number(query[k])));
   const steps: [string, Choice][] = [["model", {}]];
   let now: Choice = { temperature: temperature ?? 1 };
@@ -304,4 +310,4 @@ function steps(run: Run, query: Query): Answer {
   return walk({ run, path, layer, dot, stack: part === "encoder" ? core.encoder : core.decoder, part, head, query: q, key: k, reason: severed ? "cut" : HIDDEN[reason(run, part, q, k)]! });
 }
 
-export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, alignment, routes, words };
+export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, parts: (run, query) => parts(run, position(run, query), query), alignment, routes, words };

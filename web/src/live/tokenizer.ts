@@ -50,11 +50,12 @@ export class Tokenizer {
     this.bytes = said.pre_tokenizer?.type === "ByteLevel";
   }
 
-  encode(text: string): number[] {
+  /** The ids of a text; `special` adds the tokens that the model's template puts around it. */
+  encode(text: string, special = true): number[] {
     const ids = this.cut(text, this.added.filter((a) => !a.normalized)).flatMap((piece) => (typeof piece === "number" ? [piece] :
       this.cut(this.normalize(piece), this.added.filter((a) => a.normalized)).flatMap((p) => (typeof p === "number" ? [p] : this.words(p).flatMap((w) => this.split(w))))));
     const template: Json[] | undefined = this.said.post_processor?.single;
-    return template ? template.flatMap((part) => (part.Sequence ? ids : this.said.post_processor.special_tokens[part.SpecialToken.id].ids)) : ids;
+    return template && special ? template.flatMap((part) => (part.Sequence ? ids : this.said.post_processor.special_tokens[part.SpecialToken.id].ids)) : ids;
   }
 
   decode(ids: readonly number[], special = false): string {
