@@ -13,16 +13,18 @@ import qkv
 from qkv.explore import answers
 from qkv.explore.body import to_json_value
 from qkv.explore.question import Question, ask
-from qkv.explore.web_model import write_web_model
+from qkv.explore.web_model import pack_tensor, unpack_tensors, write_web_model
 
 CUT = {"part": "cross", "layer": 2, "head": 1}
 EDGE = {"part": "cross", "layer": 1, "head": 3, "query": 3, "key": 2}
+SILENT = {"part": "encoder", "layer": 1, "head": 2}
 INSIDE = {"part": "encoder", "layer": 1, "head": 0, "query": 2, "key": 4}
 DRAWN = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 7}
 QUESTIONS: list[dict[str, Any]] = [
     {"text": "书和茶都在桌上，我看完了它。", "model": "demo"},
     {"text": "我看完了那本书。", "model": "demo", "beam": 1, "force": [521, 1104]},
     {"text": "我看完了那本书。", "model": "demo", "cut": CUT},
+    {"text": "我看完了那本书。", "model": "demo", "cut": SILENT},
     {"text": "我看完了那本书。", "model": "demo", "cut": INSIDE},
     {"text": "我看完了那本书。", "model": "demo", "cut": EDGE},
     {"text": "One, two, buckle my 你好", "model": "demo-lm"},
@@ -88,3 +90,13 @@ def test_the_browser_answers_what_the_server_answers(tmp_path: Path) -> None:
                 if mine.shape != x.shape or (mine.float() - x.float()).abs().max() > rough:
                     faults.append(f"{where} {name}: {mine} for {x}")
     assert not faults, "\n".join(faults)
+
+
+def test_int8_rounds_each_number_to_a_127th_of_its_row() -> None:
+    x = torch.randn(40, 96, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 1, 40)[:, None]
+    x[7] = 0
+    kept = pack_tensor("w", x, "int8")
+    assert kept["w"].dtype == torch.int8
+    gap = (unpack_tensors(kept)["w"] - x).abs().amax(-1)
+    assert (gap <= x.abs().amax(-1) / 127 * 0.501).all()
+    assert torch.equal(unpack_tensors(pack_tensor("b", x[0], "int8"))["b"], x[0])  # vectors stay

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from qkv.core.step import Inputs, active_tracer
 from qkv.data.corpus import load_corpus, load_text
 from qkv.explore.web_model import write_web_model
 
-FOLLOW = 3
+FOLLOW, FORBIDDEN = 3, 521  # tokens read after a text; "The" of the translator
 
 class Patterns:
     """Records attention patterns by the path of their module."""
@@ -81,7 +82,10 @@ def run_models(
         model = models[name] = load_unpacked(name, tmp / name)
         ids = [model.ids(t)[: 60 if model.spec.decoder is None else 40] for t in draw_texts(texts)]
         follow = [[draw.randrange(4, model.spec.vocabulary) for _ in range(FOLLOW)] for _ in ids]
-        asked.append({"name": name, "directory": str(tmp / name), "greedy": ids[:few] if model.spec.decoder else [],
+        if model.encoder_decoder:  # the usual first word is forbidden too
+            model.special = replace(model.special, forbid=(*model.special.forbid, FORBIDDEN))
+        asked.append({"name": name, "directory": str(tmp / name), "forbid": list(model.special.forbid),
+                      "greedy": ids[:few] if model.spec.decoder else [],
                       "texts": [{"ids": i, "follow": f} for i, f in zip(ids, follow, strict=True)]})
     (tmp / "asked.json").write_text(json.dumps(asked))
     run_node("core.mjs", tmp / "asked.json", tmp / "answers.json", kernel)

@@ -8,8 +8,8 @@ if (process.argv[4] === "simd" && !(await core.use_simd())) throw new Error("thi
 
 const asked = JSON.parse(readFileSync(process.argv[2]));
 const answers = {};
-for (const { name, directory, texts, greedy } of asked) {
-  const special = JSON.parse(readFileSync(join(directory, "spec.json")));
+for (const { name, directory, texts, greedy, forbid } of asked) {
+  const special = { ...JSON.parse(readFileSync(join(directory, "spec.json"))), forbid };
   const bytes = readFileSync(join(directory, "model.safetensors"));
   const model = new core.PROGRAMS[special.program]();
   core.load_weights(model, core.read_safetensors(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)));
