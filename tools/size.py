@@ -29,8 +29,8 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 235, "families": 2358, "checkpoints": 1603, "tokenizers": 1299, "data": 2356,
     "adapt": 808, "sampling": 161,
     "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1992, "lens": 2225,
-    "specialize": 1885, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2472, "labs": 3544,
-    "cli": 2922, "__init__": 24, "__main__": 3,
+    "specialize": 1887, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2484, "labs": 3544,
+    "cli": 2925, "__init__": 24, "__main__": 3,
     "arguments": 152,
     "serve": 1632,
 }  # fmt: skip
