@@ -1,5 +1,6 @@
 """Figures: as HTML on the page, and as SVG and PNG files at a link that stays, with a text and a line to cite."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,6 +10,8 @@ from qkv.plots import figure, html
 from qkv.plots.forms import Form
 
 from .pages import Site
+
+SHADE = re.compile(r"(rgba\(\d+,\d+,\d+,)([\d.]+)\)")  # a little paler: both black and white stand out on it
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Drawing:
 
 def render(forms: Sequence[Form], label: str) -> str:
     """Forms as HTML for a page of the site: each box scrolls by itself, by the keyboard too."""
-    made = "".join(map(html.render, forms))
+    made = SHADE.sub(lambda m: f"{m[1]}{0.9 * float(m[2]):.2f})", "".join(map(html.render, forms)))
     box = f'<figure tabindex="0" role="group" aria-label="{escape(label, quote=True)}" class="plot" style='
     return made.replace("<figure style=", box).replace("<table style=", '<table class="plot" style=').replace("\n", " ")
 

@@ -94,13 +94,12 @@ class Widgets:
 
     def draw(self, name: str, form: Form, alt: str) -> str:
         """A figure that stands still."""
-        return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], str(form.title) or alt, alt)}</div>'
+        return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], alt)}</div>'
 
     def slide(
         self, name: str, label: str, steps: Sequence[str], forms: Sequence[Form], *, alt: str, start: int = 0
     ) -> str:
         """Forms of which a slider shows one; the one that it starts on is the figure with files."""
-        title = str(forms[start].title) or alt
         made = [
             f'<div class="frame" data-step="{attribute(step)}"><p class="step">{escape(step)}</p>'
             f"{render([form], f'{label}: {step}')}</div>"
@@ -109,11 +108,11 @@ class Widgets:
         slider = make_slider(f"{name}-at", label, (0, len(made) - 1, 1), start)
         body = "".join(made)
         return (f'<div class="slide" id="{name}" data-start="{start}">{slider}{body}'
-                f"{self.keep(name, [forms[start]], title, alt)}</div>")
+                f"{self.keep(name, [forms[start]], alt)}</div>")
 
-    def keep(self, name: str, forms: Sequence[Form], title: str, alt: str) -> str:
+    def keep(self, name: str, forms: Sequence[Form], alt: str) -> str:
         """Write a figure's files, and give the fold that tells of them."""
-        drawing = Drawing(name, title, alt, self.page)
+        drawing = Drawing(name, alt, alt, self.page)
         self.drawings.append(drawing)
         if self.files:
             save_files(forms, self.site.assets / "figures" / self.site.lang, name)
@@ -178,15 +177,17 @@ class Widgets:
         head = self.site.say("哪里说错了", "What is often said, and is not so")
         return f'<div class="wrong"><p class="head">{head}</p><p>{text}</p>{"".join(map(self.verdict, names))}</div>'
 
-    def live(self, view: str, model: str, sentence: str, start: str = "button") -> str:
+    def live(self, view: str, model: str, sentence: str) -> str:
         """The model itself in the browser, on a sentence of one's own; without it, the way to run it with Python."""
         module = self.site.asset(self.page, "qkv-live.js")
-        button = self.site.say("换成自己的句子", "Use a sentence of your own")
+        weights = self.site.assets / "models" / model / "model.safetensors"
+        size = f"{weights.stat().st_size / 1e6:.1f} MB" if weights.is_file() else ""
+        button = self.site.say(f"换成自己的句子（取一次模型，{size}）", f"A sentence of your own (fetches {size} once)")
         command = f"qkv look {model} '{sentence}' --serve"
         without = self.site.say("输入自己的句子，用 Python：", "A sentence of your own, with Python:")
         return (
             f'<div class="qkv-live" data-view="{view}" data-model="{model}" data-sentence="{attribute(sentence)}" '
-            f'data-lang="{self.site.lang}" data-module="{module}" data-start="{start}"><button type="button" hidden>'
+            f'data-lang="{self.site.lang}" data-module="{module}"><button type="button" hidden>'
             f'{button}</button><p class="instead">{without} <code>{escape(command)}</code></p></div>'
         )
 
