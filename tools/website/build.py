@@ -116,7 +116,7 @@ def run_mkdocs(site: Site, nav: list[Any], target: Path, aside: Path, live: bool
         "INHERIT": str(SITE / "mkdocs.yml"), "docs_dir": str(site.source), "site_dir": str(target), "nav": nav,
         "site_description": site.say("看清 Transformer 为什么这么说", "See why a Transformer says what it says"),
         "theme": {"language": site.lang, "custom_dir": str(SITE / "theme")},
-        "extra": {"alternate": True, "polyfills": ["assets/iframe-worker.js"],
+        "extra": {"alternate": True, "polyfills": ["assets/iframe-worker-and-index.js"],
                   "generator": False, "live": live},
         "plugins": {"search": {"lang": [site.lang], "separator": r"[\s\u200b\-，。：；、（）“”？！]+"}, "offline": {}},
     }

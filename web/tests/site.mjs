@@ -106,6 +106,7 @@ async function searched(path, word) {
   const page = await visited(path, { viewport: { width: 1280, height: SCREEN } });
   await page.locator("input[name=query]").click();
   await page.keyboard.type(word);
+  await page.keyboard.press("End"); // the search listens to keys, and Chinese is typed without any
   await page.waitForSelector(".md-search-result__item a");
   const found = await page.locator(".md-search-result__item").count();
   await page.context().close();
