@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -78,6 +79,20 @@ def test_a_right_answer_is_computed_not_written(name: str) -> None:
         for call in re.findall(r"\{\{ (?:predict|check)\((.*)\) \}\}", text):
             words = set(re.findall(r"[a-z_]\w*", re.sub(r'"[^"]*"', "", call)))
             assert words & set(compute(name)), call
+
+
+def test_what_chapters_compute_is_what_is_known_elsewhere() -> None:
+    """A word looks at the word it translates; published sizes; softmax by the formula alone."""
+    five, ten, twelve = (compute(name) for name in ("05_attention", "10_words", "12_cache"))
+    for word, source in {"tea": "茶", "table": "桌上", "finished": "看完"}.items():
+        row = five["shares"][five["written"].index(word)]
+        assert five["read"][row.index(max(row))] == source
+    assert five["needed"] == "书"
+    assert all(abs(sum(row) - 100) < 1 for row in five["shares"])
+    first = 1 / (1 + math.exp(5.1 - 15.8) + math.exp(-3.2 - 15.8))
+    assert ten["real"][0] == pytest.approx(first, abs=1e-12)
+    assert twelve["mib"] == 4.5
+    assert compute("06_heads")["width"] == compute("06_heads")["heads"] * compute("06_heads")["size"]
 
 
 def test_a_computed_answer_that_is_no_option_is_an_error(tmp_path: Path) -> None:

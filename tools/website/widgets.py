@@ -13,9 +13,9 @@ from qkv.labs.lab import VERDICTS
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table
 
 from .figures import Drawing, cite, render, save_files
-from .pages import SITE, Site
+from .learning import FILE
+from .pages import Site
 
-LEARNING = SITE / "learning.json"
 MARK = {"shown": "✓", "true only when": "±", "not shown": "?", "refuted": "✗"}
 
 
@@ -74,14 +74,14 @@ class Widgets:
         alt: str, start: int = 0, **axes: Any,
     ) -> str:
         """Bars for each step: a row of values, the names the same for all."""
-        return self.slide(name, label, steps, [Bars(title, names, row, **axes) for row in rows], alt=alt, start=start)
+        return self.slide(name, label, steps, [[Bars(title, names, row, **axes)] for row in rows], alt=alt, start=start)
 
     def slide_grid(
         self, name: str, label: str, steps: Sequence[str], grids: Sequence[tuple[Any, ...]], *, title: str, alt: str,
         start: int = 0,
     ) -> str:
         """A grid for each step: (rows, columns, shades), and cells where they are not percents."""
-        forms = [self.grid(title, *one[:3], **({"cells": one[3]} if one[3:] else {})) for one in grids]
+        forms = [[self.grid(title, *one[:3], **({"cells": one[3]} if one[3:] else {}))] for one in grids]
         return self.slide(name, label, steps, forms, alt=alt, start=start)
 
     def slide_rows(
@@ -89,7 +89,7 @@ class Widgets:
         title: str = "", start: int = 0,
     ) -> str:
         """A table for each step, whose rows have a head each."""
-        forms = [self.table(title, [[head, *row] for head, row in zip(heads, rows, strict=True)]) for rows in tables]
+        forms = [[self.table(title, [[head, *row] for head, row in zip(heads, rows, strict=True)])] for rows in tables]
         return self.slide(name, label, steps, forms, alt=alt, start=start)
 
     def draw(self, name: str, form: Form, alt: str) -> str:
@@ -97,18 +97,18 @@ class Widgets:
         return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], alt)}</div>'
 
     def slide(
-        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Form], *, alt: str, start: int = 0
+        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Sequence[Form]], *, alt: str, start: int = 0
     ) -> str:
-        """Forms of which a slider shows one; the one that it starts on is the figure with files."""
+        """Forms of each step, which a slider shows; those that it starts on are the figure with files."""
         made = [
             f'<div class="frame" data-step="{attribute(step)}"><p class="step">{escape(step)}</p>'
-            f"{render([form], f'{label}: {step}')}</div>"
-            for step, form in zip(steps, forms, strict=True)
+            f"{render(some, f'{label}: {step}')}</div>"
+            for step, some in zip(steps, forms, strict=True)
         ]
         slider = make_slider(f"{name}-at", label, (0, len(made) - 1, 1), start)
         body = "".join(made)
         return (f'<div class="slide" id="{name}" data-start="{start}">{slider}{body}'
-                f"{self.keep(name, [forms[start]], alt)}</div>")
+                f"{self.keep(name, forms[start], alt)}</div>")
 
     def keep(self, name: str, forms: Sequence[Form], alt: str) -> str:
         """Write a figure's files, and give the fold that tells of them."""
@@ -211,12 +211,16 @@ class Widgets:
 
     def watch(self) -> str:
         """The recorded run of the demo, step by step; nothing where none was recorded."""
-        if not LEARNING.is_file():
+        if not FILE.is_file():
             return ""
-        found = json.loads(LEARNING.read_text(encoding="utf-8"))
-        heads = self.site.say("译文", "translation"), self.site.say("损失", "loss"), self.site.say("整句全对", "exact")
+        found, say = json.loads(FILE.read_text(encoding="utf-8")), self.site.say
+        words, title = [*found["texts"], say("损失", "loss")], say("看了原文的哪里（%）", "where it looked (%)")
+        forms = list[Sequence[Form]]()
+        for one in found["steps"]:
+            rows = [[word, said] for word, said in zip(words, [*one["said"], f"{one['loss']:.3f}"], strict=True)]
+            shades = [[share / 100 for share in row] for row in one["looks"]]
+            forms.append([self.table("", rows), self.grid(title, one["written"], found["read"], shades)])
+        alt = say("训练中每一步的译文、损失和对齐", "translations, loss and alignment at each step of training")
+        head, last = say("看它怎样学会", "Watch it learn"), len(forms) - 1
         steps = [str(one["step"]) for one in found["steps"]]
-        tables = [[[one["said"]], [f"{one['loss']:.3f}"], [self.percent(one["exact"])]] for one in found["steps"]]
-        title = self.site.say(f"看它怎样学会：“{found['text']}”", f"Watch it learn: {found['text']}")
-        word = self.site.say("训练步", "step")
-        return f"<h2>{title}</h2>" + self.slide_rows("learning", word, steps, heads, tables, alt=title)
+        return f"<h2>{head}</h2>{self.slide('learning', say('训练步', 'step'), steps, forms, alt=alt, start=last)}"
