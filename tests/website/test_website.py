@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import browsing
-from website import course, links, notebooks, questions, repository
+from website import course, learning, links, notebooks, questions, repository
 from website.pages import LANGS, SITE, Site
 from website.widgets import Widgets
 
@@ -113,6 +113,22 @@ def test_a_figure_has_its_files_words_and_a_line_to_cite(tmp_path: Path) -> None
     assert b"<text" in first[0]  # stays text
     widgets.draw("one", widgets.bars("概率", ["书", "茶"], [0.9, 0.1]), "两个词的概率")
     assert [path.read_bytes() for path in files] == first
+
+
+def test_the_recorded_run_is_whole_and_small() -> None:
+    found = json.loads(learning.FILE.read_text(encoding="utf-8"))
+    assert learning.FILE.stat().st_size < 2_000_000
+    steps = [one["step"] for one in found["steps"]]
+    assert steps == sorted(set(steps))
+    for one in found["steps"]:
+        assert len(one["said"]) == len(found["texts"])
+        assert len(one["looks"]) == len(one["written"])
+        for row in one["looks"]:
+            assert len(row) == len(found["read"])
+            assert abs(sum(row) - 100) <= len(row) / 2  # each is rounded
+    assert found["steps"][-1]["loss"] < found["steps"][1]["loss"] / 3
+    names, forms = learning.make_frames(Site("zh", ROOT, ROOT))
+    assert len(names) == len(forms) == len(steps)
 
 
 @chapters

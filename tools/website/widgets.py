@@ -3,7 +3,6 @@
 Every widget is plain HTML that can be read without a script; site/assets/course.js makes it move.
 """
 
-import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -12,8 +11,8 @@ from qkv import labs
 from qkv.labs.lab import VERDICTS
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table
 
+from . import learning
 from .figures import Drawing, cite, render, save_files
-from .learning import FILE
 from .pages import Site
 
 MARK = {"shown": "✓", "true only when": "±", "not shown": "?", "refuted": "✗"}
@@ -211,16 +210,12 @@ class Widgets:
 
     def watch(self) -> str:
         """The recorded run of the demo, step by step; nothing where none was recorded."""
-        if not FILE.is_file():
+        if not learning.FILE.is_file():
             return ""
-        found, say = json.loads(FILE.read_text(encoding="utf-8")), self.site.say
-        words, title = [*found["texts"], say("损失", "loss")], say("看了原文的哪里（%）", "where it looked (%)")
-        forms = list[Sequence[Form]]()
-        for one in found["steps"]:
-            rows = [[word, said] for word, said in zip(words, [*one["said"], f"{one['loss']:.3f}"], strict=True)]
-            shades = [[share / 100 for share in row] for row in one["looks"]]
-            forms.append([self.table("", rows), self.grid(title, one["written"], found["read"], shades)])
+        say = self.site.say
+        steps, forms = learning.make_frames(self.site)
         alt = say("训练中每一步的译文、损失和对齐", "translations, loss and alignment at each step of training")
-        head, last = say("看它怎样学会", "Watch it learn"), len(forms) - 1
-        steps = [str(one["step"]) for one in found["steps"]]
-        return f"<h2>{head}</h2>{self.slide('learning', say('训练步', 'step'), steps, forms, alt=alt, start=last)}"
+        last = steps[-1]
+        about = say(f"一次真的训练，从随机数开始，录到第 {last} 步。", f"A real run from random numbers, {last} steps.")
+        played = self.slide("learning", say("训练步", "step"), steps, forms, alt=alt, start=len(steps) - 1)
+        return f"<h2>{say('看它怎样学会', 'Watch it learn')}</h2><p>{about}</p>{played}"
