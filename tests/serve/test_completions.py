@@ -299,6 +299,33 @@ def test_whoever_leaves_frees_their_pages(client: Client) -> None:
     assert client.service.running["demo-lm"] == 0
 
 
+def test_whoever_reads_nothing_is_given_up() -> None:
+    with asking("demo-lm", seconds=0.2, patience=0.2) as client:
+        client.post("/v1/completions", {**COLD, "max_tokens": 1})
+        body = json.dumps({**COLD, "max_tokens": 150, "stream": True}).encode()
+
+        async def send_slowly() -> None:
+            given = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def receive() -> Any:
+                return given.pop() if given else await asyncio.Event().wait()
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.body":
+                    await asyncio.Event().wait()
+
+            scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "POST", "path": "/v1/completions",
+                     "query_string": b"", "headers": [(b"host", b"testserver")], "root_path": ""}
+            await client.app(scope, receive, send)
+
+        client.run(asyncio.wait_for(send_slowly(), 10))
+        assert client.service.running["demo-lm"] == 0
+        engine = client.service.models.loaded["demo-lm"].engine
+        assert engine is not None
+        time.sleep(0.2)
+        assert engine.pages.free == engine.pages.count - 1
+
+
 def test_an_engine_that_breaks_ends_its_requests_and_goes_on(client: Client, monkeypatch, capsys) -> None:
     engine = client.service.models.loaded["demo-lm"].engine
     assert engine is not None

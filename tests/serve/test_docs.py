@@ -103,7 +103,9 @@ def test_each_command_line_is_understood(args: list[str], tmp_path: Path, monkey
 def test_the_example_in_python_runs(served: Served, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     need("openai")
     (code,) = blocks(page, "python")
-    exec(compile(served.move(code), page, "exec"), {})
+    scope: dict[str, Any] = {}
+    exec(compile(served.move(code), page, "exec"), scope)
+    scope["client"].close()
     assert "three" in capsys.readouterr().out
 
 

@@ -114,6 +114,7 @@ def test_every_answer_has_an_id_and_the_log_has_no_prompt(client: Client) -> Non
     assert client.post("/v1/completions", {**COLD, "n": "secret"}, x_request_id="no good\x7f").status == 400
     lines = [json.loads(line) for line in client.log.getvalue().splitlines()]
     assert [line["id"] for line in lines][-2] == "mine-1"
+    assert (lines[-2]["model"], lines[-2]["wrote"]) == ("demo-lm", 4)
     assert (lines[-1]["path"], lines[-1]["status"]) == ("/v1/completions", 400)
     assert "secret" not in client.log.getvalue()
     text = client.get("/metrics").body.decode()

@@ -120,7 +120,9 @@ async def show_inside(found: Answers, request: Request) -> Response:
     if answer is None:
         raise RequestError("this answer is not kept any more; ask again", status=404, code="not_found")
     position = found.find_position(answer, int(token[:9]) if token[:9].isdecimal() else 0)
-    place = {"run": found.name_run(number), "query": str(position)}
+    one = found.models.get(answer.model) or refuse_unloaded(answer.model)
+    place = {"run": found.name_run(number), "panel": "alignment" if one.encoder_decoder else "next-word",
+             "layer": str(len(one.spec.stack.blocks) - 1), "query": str(position)}
     if request.query_params.get("lang") in ("zh", "en"):
         place["lang"] = request.query_params["lang"]
     return RedirectResponse(f"/look/#{urlencode(place)}", 303)

@@ -201,7 +201,7 @@ class Gate:
             self.metrics.increase("request_errors_total", label(status=status))
         said = {"key": caller.key} if caller.key else {}
         self.log.write_line(id=number, method=scope["method"], path=scope["path"][:200], status=status,
-                       seconds=round(time.perf_counter() - began, 4), **said)
+                       seconds=round(time.perf_counter() - began, 4), **said, **caller.notes)
         if error is not None and not isinstance(error, RequestError):
             self.log.write_line(id=number, error=type(error).__name__, trace=traceback.format_exception(error)[-3:])
         elif isinstance(error, RequestError) and error.__cause__ is not None:
@@ -215,7 +215,7 @@ class Gate:
         free = request.url.path in OPEN or request.method == "OPTIONS" or request.url.path == "/translate"
         if name is None and not free:  # a key of LibreTranslate's stands in the body
             raise refuse_key()
-        return Caller(name or "", caller.id, caller.lang)
+        return Caller(name or "", caller.id, caller.lang, caller.notes)
 
     def share(self, request: Request) -> dict[str, str]:
         """The headers by which a page of another origin may read the answer."""

@@ -193,6 +193,8 @@ async def write_choices(
             writing.cancel()
         rows = [writing.handle.sequence for writing in writings]
         clock.stop(sum(map(len, asked.prompts)), [row.finish_reason or "cancelled" for row in rows])
+        caller.notes.update(model=one.name, read=sum(map(len, asked.prompts)), wrote=clock.tokens,
+                            first=round(max(0.0, clock.first - clock.came), 4))
         if keep:
             for n, row in enumerate(rows):
                 service.keep(f"{caller.id}-{n}", Written(caller.key, one.name, row.prompt, tuple(row.tokens),
