@@ -198,3 +198,24 @@ def test_a_browser_extension_s_request_is_answered(served: Served) -> None:
 def test_keys_of_the_environment_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "QKV_API_KEY", "short")
     assert main(["serve", "demo-lm"]) == 2
+
+
+def test_libretranslate_s_own_client_is_answered(served: Served) -> None:
+    found = need("libretranslatepy").LibreTranslateAPI(f"{served.said['url']}/")
+    assert found.translate("我爱学习。", "zh", "en") == "I love studying."
+    assert {row["code"] for row in found.languages()} == {"zh", "en"}
+
+
+def test_lm_evaluation_harness_is_answered(served: Served) -> None:
+    need("lm_eval")
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.openai_completions import LocalChatCompletion  # pyright: ignore[reportMissingImports]
+
+    model = LocalChatCompletion(model="smollm2", base_url=f"{served.said['url']}/v1/chat/completions",
+                                tokenizer_backend=None, max_retries=1)  # fmt: skip
+    context = model.apply_chat_template([{"role": "user", "content": "Count."}])
+    how = {"until": ["five"], "max_gen_toks": 12, "temperature": 0}
+    asked = Instance(request_type="generate_until", doc={}, arguments=(context, how), idx=0)
+    (found,) = model.generate_until([asked])
+    assert found.strip().startswith("three")
+    assert "five" not in found

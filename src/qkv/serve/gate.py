@@ -203,7 +203,9 @@ class Gate:
         self.log.write_line(id=number, method=scope["method"], path=scope["path"][:200], status=status,
                        seconds=round(time.perf_counter() - began, 4), **said, **caller.notes)
         if error is not None and not isinstance(error, RequestError):
-            self.log.write_line(id=number, error=type(error).__name__, trace=traceback.format_exception(error)[-3:])
+            frames = traceback.extract_tb(error.__traceback__)[-6:]  # its message might repeat what was asked
+            where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            self.log.write_line(id=number, error=type(error).__name__, where=where)
         elif isinstance(error, RequestError) and error.__cause__ is not None:
             self.log.write_line(id=number, error=str(error.__cause__))
 
