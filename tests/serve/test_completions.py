@@ -243,6 +243,21 @@ def test_what_does_not_fit_is_said_with_both_numbers(client: Client, lm: Model) 
     assert (reply.status, reply.error["code"]) == (400, "no_chat_template")
 
 
+@pytest.mark.parametrize("name", ["demo-lm", "demo-moe", "demo"])
+def test_the_longest_prompt_is_answered_and_one_longer_is_not(client: Client, name: str) -> None:
+    model, room = qkv.load(name), 4096
+    for _ in range(2):  # the second time it knows how much fits
+        reply = client.post("/v1/completions", {**COLD, "model": name, "prompt": [9] * room})
+        if reply.status == 400:
+            assert reply.error["code"] == "context_length_exceeded"
+            room = int(reply.error["message"].split("at most ")[1].split()[0])
+    assert reply.status == 200, reply.body
+    assert reply.json["choices"][0]["finish_reason"] in ("length", "stop")
+    assert reply.json["usage"]["completion_tokens"] >= 1
+    assert room <= (model.spec.stack.longest or model.spec.context or room)
+    assert client.post("/v1/completions", {**COLD, "model": name, "prompt": [9] * (room + 1)}).status == 400
+
+
 def test_a_template_that_loops_stops_and_harms_nobody(chatting: Client) -> None:
     from qkv.chat.template import Template
 
