@@ -65,7 +65,7 @@ def test_a_completion_is_what_the_model_writes(client: Client, lm: Model) -> Non
 
 
 @pytest.mark.parametrize("more", [{}, {"temperature": 1.3, "seed": 5, "n": 3}, {"stop": ["four", "shoe"]},
-                                  {"echo": True}, {"logprobs": 0}])
+                                  {"echo": True, "logprobs": 0}, {"logprobs": 0}])
 def test_pieces_join_to_the_whole(client: Client, more: dict[str, Any]) -> None:
     whole = client.post("/v1/completions", {**COLD, **more}).json
     streamed = client.post("/v1/completions", {**COLD, **more, "stream": True,
@@ -81,6 +81,23 @@ def test_pieces_join_to_the_whole(client: Client, more: dict[str, Any]) -> None:
         assert set(ends[:-1]) == {None}
     if "n" in more:
         assert len({choice["text"] for choice in whole["choices"]}) > 1
+
+
+def test_a_prompt_s_own_tokens_are_scored(client: Client, lm: Model) -> None:
+    lines = [TEXT, "Twinkle, twinkle, little star, " * 2, "A"]
+    found = client.post("/v1/completions", {**COLD, "prompt": lines, "echo": True, "logprobs": 0, "n": 2}).json
+    for n, choice in enumerate(found["choices"]):
+        line, ids = lines[n // 2], lm.ids(lines[n // 2])
+        rows = choice["logprobs"]
+        assert choice["text"].startswith(line)
+        assert "".join(rows["tokens"]) == choice["text"]
+        assert rows["token_logprobs"][0] is None
+        own = rows["token_logprobs"][1 : len(ids)]
+        assert sum(own) == pytest.approx(lm.score(line) if len(ids) > 1 else 0.0, abs=1e-3)
+        places = zip(rows["text_offset"], rows["tokens"], strict=True)
+        assert [choice["text"][at : at + len(token)] for at, token in places] == rows["tokens"]
+    reply = client.post("/v1/completions", {**COLD, "model": "demo", "prompt": "我", "echo": True, "logprobs": 0})
+    assert (reply.status, reply.error["param"]) == (400, "echo")
 
 
 def test_several_prompts_are_answered_in_their_order(client: Client, lm: Model) -> None:
