@@ -20,8 +20,8 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation import batch
 from qkv.generation import beam as beams
+from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import attention_maps, edit, trace_storage
@@ -341,7 +341,7 @@ def write_words(
         if search := choose_search(model, question):
             best = beams.beam(model.core, [ids], search=search, options=options)[0][0]
             return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
-        done = batch.generate(model.core, [ids], sampling=sampling, options=options)[0]
+        done = engine.generate(model.core, [ids], sampling=sampling, options=options)[0]
     return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
 
 

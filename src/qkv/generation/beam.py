@@ -1,8 +1,8 @@
 """Beam search: the best whole sentences instead of the best next token, for every source of a batch at once.
 
 Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
-log probability over a length penalty; its length counts the end id. decoder.py runs the core: a beam is an index into
-its cache.
+log probability over a length penalty; its length counts the end id. engine.py runs it; a beam is an index into
+a batch's cache, or a table of pages.
 """
 
 import math
@@ -18,7 +18,6 @@ from qkv import sampling
 from qkv.core.model import Transformer
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
-from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens
 from qkv.generation.sequence import DecodeOptions, Finish
 
 WIDEST = 4096  # beams; more take all memory long before they find a better text
@@ -233,29 +232,18 @@ def beam(
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
     beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
-    Raises QkvError as `generate` does, and for a prompt that fills the context.
+    Raises QkvError as `generate` does.
     """
+    from qkv.generation.engine import Engine  # which searches by what stands above
+
     if options.stop_strings:
         found = repr(options.stop_strings)
         raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
                        found=found)
     if not options.cache:
         raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
-    cores = (core, *ensemble)
-    limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
-    if 0 in limits:
-        full = limits.index(0)
-        raise QkvError("prompt {full}: it fills the context, so nothing can be written after it; shorten it",
-                       full=full)
-    if not limits:
-        return []
     keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
-    members = [Decoder(one, options) for one in cores]
-    decoder = Ensemble(members) if ensemble else members[0]
-    running = BeamSearch(decoder, limits, search, options)
-    logits = decoder.prefill(prompts, min(max(limits), 64))
-    while True:
-        tokens = running.advance(logits)
-        if not running.beams.sources:
-            return [found[: search.nbest] for found in running.found]
-        logits = decoder.decode(tokens)
+    handles = Engine(core).submit_batch(prompts, options, search=search, ensemble=ensemble)
+    for handle in handles:
+        handle.result()
+    return [handle.hypotheses for handle in handles]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv import sampling as sample
-from qkv.generation.sequence import DecodeOptions, Sequence
+from qkv.generation.sequence import DecodeOptions, Sequence, Top
 from qkv.sampling import Sampling
 
 
@@ -21,7 +21,7 @@ class Choice(NamedTuple):
     ids: Tensor  # B
     tokens: list[int]
     logprobs: list[float]
-    top: list[list[tuple[int, float]]]
+    top: list[Top]  # empty where nobody asked
 
 
 class Sampler:
@@ -41,5 +41,17 @@ class Sampler:
         else:
             probs = sample.distribution(allowed, self.sampling)
             tokens = sample.draw(probs, [row.seed for row in rows], [len(row.tokens) for row in rows])
-        mine = logprobs.gather(-1, tokens[:, None])[:, 0]
-        return Choice(tokens, tokens.tolist(), mine.tolist(), [[] for _ in rows])
+        return read_choice(tokens, logprobs, self.options.top_logprobs)
+
+
+def read_choice(tokens: Tensor, logprobs: Tensor, top: int) -> Choice:
+    """The chosen tokens [B] and the `top` likeliest of logprobs [B, V], in one copy from the device."""
+    chosen = torch.stack((tokens, logprobs.gather(-1, tokens[:, None])[:, 0]))  # ids are exact in fp32
+    if not top:
+        ids, mine = chosen.tolist()
+        return Choice(tokens, list(map(int, ids)), mine, [])
+    best = logprobs.topk(min(top, logprobs.shape[-1]))
+    rows = torch.cat((chosen.T, best.indices, best.values), 1).tolist()
+    half = best.values.shape[1] + 2
+    listed = [tuple(zip(map(int, row[2:half]), row[half:], strict=True)) for row in rows]
+    return Choice(tokens, [int(row[0]) for row in rows], [row[1] for row in rows], listed)

@@ -1,4 +1,4 @@
-"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: decoder.py."""
+"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: pages.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 from qkv.errors import QkvError
 
 Finish = Literal["stop", "length", "stop_string", "cancelled", "error"]
+Top = tuple[tuple[int, float], ...]  # ids with their logprobs, best first
 
 
 class TextStream(Protocol):
@@ -33,6 +34,7 @@ class DecodeOptions:
                     `tokenizer.stream`; without it there is no text
     chunk           prompt tokens read in one pass; None: all of them
     cache           False reads everything again for each token, as one would without a cache
+    top_logprobs    so many of the likeliest ids come with each token, with their logprobs
     """
 
     max_new_tokens: int | None = None
@@ -46,6 +48,7 @@ class DecodeOptions:
     text_stream: Callable[[tuple[int, ...]], TextStream] | None = None
     chunk: int | None = None
     cache: bool = True
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("max_new_tokens", self.max_new_tokens), ("context", self.context)):
@@ -55,6 +58,8 @@ class DecodeOptions:
         if self.chunk is not None and self.chunk < 1:
             raise QkvError("chunk: found {chunk}, expected at least 1, or None for the whole prompt at once",
                            chunk=self.chunk)
+        if self.top_logprobs < 0:
+            raise QkvError("top_logprobs: found {top_logprobs}, expected 0 or more", top_logprobs=self.top_logprobs)
         if "" in self.stop_strings:
             raise QkvError("stop strings: found an empty string, which would end every text at once; remove it")
         if self.stop_strings and self.text_stream is None:
@@ -75,6 +80,14 @@ class Timing:
     def tokens_per_second(self) -> float:
         """Tokens after each row's first (that one comes from the prefill) per second of decoding."""
         return self.decoded / self.decode if self.decode else 0.0
+
+    def add_tokens(self, tokens: int, seconds: float) -> None:
+        """Add so many tokens, one of each row, and the seconds that they took; the first come from the prefill."""
+        if self.tokens == 0:
+            self.prefill += seconds
+        else:
+            self.decode, self.decoded = self.decode + seconds, self.decoded + tokens
+        self.tokens += tokens
 
 
 class StopFilter:
@@ -117,27 +130,32 @@ class Sequence:
     tokens       the written ids, the end id included
     logprobs     of each token under the model itself (temperature 1, nothing filtered), natural log
     text         what may be shown: no stop string, no half character
-    finish_reason  "stop" (end id), "length" (limit or context), "stop_string"; None while it runs
-    timing       of the whole batch that it ran in
+    top_logprobs the likeliest ids at each token with their logprobs, best first, where they were asked for
+    finish_reason  "stop" (end id), "length" (limit or context), "stop_string", "cancelled", "error"; None while it runs
+    timing       of the whole batch that it ran in, or of this request where it came by itself
     """
 
     prompt: tuple[int, ...]
     seed: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[Top] = field(default_factory=list)
     text: str = ""
     finish_reason: Finish | None = None
     timing: Timing = field(default_factory=Timing)
 
 
 class Event(NamedTuple):
-    """One token of one row: the text that it lets us show, and why the row ended with it, if it did."""
+    """One token of one row: the text that it lets us show, why the row ended with it, if it did, and what else was
+    likely, where that was asked for.
+    """
 
     row: int
     token: int
     logprob: float
     text: str
     finish_reason: Finish | None
+    top: Top = ()
 
 
 class Writer:
