@@ -83,6 +83,21 @@ def test_pieces_join_to_the_whole(client: Client, more: dict[str, Any]) -> None:
         assert len({choice["text"] for choice in whole["choices"]}) > 1
 
 
+def test_the_likeliest_tokens_come_with_each(chatting: Client, lm: Model) -> None:
+    wanted = lm.generate(TEXT, max_new_tokens=5, top_logprobs=3).top_logprobs
+    rows = chatting.post("/v1/completions", {**COLD, "max_tokens": 5, "logprobs": 3, "echo": True}).json["choices"][0]
+    found = rows["logprobs"]["top_logprobs"]
+    assert found[0] is None
+    best = [pytest.approx([p for _, p in row], abs=1e-5) for row in wanted]
+    assert [list(one.values()) for one in found[-5:]] == best
+    assert all(len(one) == 3 for one in found[1:])
+    body = {"model": "demo-lm", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0}
+    (choice,) = chatting.post("/v1/chat/completions", {**body, "logprobs": True, "top_logprobs": 2}).json["choices"]
+    for row in choice["logprobs"]["content"]:
+        assert row["top_logprobs"][0]["token"] == row["token"]
+        assert row["top_logprobs"][0]["logprob"] >= row["top_logprobs"][1]["logprob"]
+
+
 def test_a_prompt_s_own_tokens_are_scored(client: Client, lm: Model) -> None:
     lines = [TEXT, "Twinkle, twinkle, little star, " * 2, "A"]
     found = client.post("/v1/completions", {**COLD, "prompt": lines, "echo": True, "logprobs": 0, "n": 2}).json

@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+import qkv
 from qkv import paths
 from qkv.cli import main
 from qkv.cli import serve as verb
 from qkv.cli.common import Common
+from qkv.tasks.score import predict_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("serve.md", "serve.zh-CN.md")
@@ -219,3 +221,20 @@ def test_lm_evaluation_harness_is_answered(served: Served) -> None:
     (found,) = model.generate_until([asked])
     assert found.strip().startswith("three")
     assert "five" not in found
+
+
+def test_lm_evaluation_harness_scores_as_the_model_does(served: Served) -> None:
+    need("lm_eval")
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.openai_completions import LocalCompletionsAPI  # pyright: ignore[reportMissingImports]
+
+    url, tokenizer = f"{served.said['url']}/v1/completions", str(paths.bundled_dir() / "demo-lm")
+    model = LocalCompletionsAPI(model="demo-lm", base_url=url, max_retries=1, tokenizer=tokenizer,
+                                tokenizer_backend="huggingface")  # fmt: skip
+    pairs = [("One, two,", " three, four"), ("One, two, buckle", " my hat;")]
+    found = model.loglikelihood([Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=n)
+                                 for n, pair in enumerate(pairs)])  # fmt: skip
+    for (total, _), pair in zip(found, pairs, strict=True):
+        assert total == pytest.approx(qkv.load("demo-lm").score(pair), abs=1e-3)
+    likeliest = [bool(predict_text(qkv.load("demo-lm"), pair)[1].all()) for pair in pairs]
+    assert [greedy for _, greedy in found] == likeliest

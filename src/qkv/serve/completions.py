@@ -162,7 +162,7 @@ async def write_pieces(
         async for n, events in steps:
             text = before[n] + "".join(event.text for event in events)
             before[n] = ""
-            rows: list[Any] = [(e.token, e.logprob, getattr(e, "top", ())) for e in events] if asked.logprobs else []
+            rows: list[Any] = [(e.token, e.logprob, e.top) for e in events] if asked.logprobs else []
             if echo and asked.logprobs and not events:  # the first piece of an answer is its prompt
                 rows = await one.worker.call(score_prompt, one.model, asked.prompts[n // asked.n], found["logprobs"])
             logprobs = [describe_token(one.model.tokenizer, *row) for row in rows]

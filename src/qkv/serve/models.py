@@ -11,7 +11,7 @@ from qkv import hub
 from qkv.chat import template as templates
 from qkv.chat.template import Template
 from qkv.errors import QkvError, nearest
-from qkv.generation.engine import Engine, Settings
+from qkv.generation.engine import Engine
 from qkv.generation.scheduler import Limits
 from qkv.messages import Message
 from qkv.model import Model
@@ -155,9 +155,9 @@ def make_engine(model: Model, holding: Holding) -> Engine | None:
     if spec.decoder is None or spec.head is None or not spec.has_blocks:
         return None
     most = holding.rows * spec.context if spec.context else holding.tokens
-    rows = Limits(rows=holding.rows, tokens=max(holding.rows, Limits().tokens))
-    return Engine(model.core, Settings(tokens=max(SHORTEST, min(holding.tokens, most)), limits=rows,
-                                       batch_invariant=holding.batch_invariant))
+    limits = {"rows": holding.rows, "tokens": max(holding.rows, Limits.tokens)}
+    return model.engine(tokens=max(SHORTEST, min(holding.tokens, most)), limits=limits,
+                        batch_invariant=holding.batch_invariant)
 
 
 def weigh_model(model: Model, engine: Engine | None) -> int:

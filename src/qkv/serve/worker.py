@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from qkv.errors import QkvError
 from qkv.generation.beam import Search
-from qkv.generation.engine import Engine, Handle
+from qkv.generation.engine import Engine
+from qkv.generation.request import Handle
 from qkv.generation.sequence import DecodeOptions, Event
 from qkv.sampling import Sampling
 
