@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -413,6 +414,16 @@ def test_models_make_room_for_one_another(lm: Model) -> None:
         assert (reply.status, reply.error["code"]) == (503, "no_memory")
         assert reply.headers["retry-after"]
         client.service.models.loaded["demo-bert"].users -= 1
+        assert client.post("/v1/completions", COLD).status == 200
+
+
+def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:
+    with asking("demo-lm") as client:
+        client.service.models.sources["broken"] = str(tmp_path / "secret-place")
+        reply = client.post("/v1/completions", {**COLD, "model": "broken"})
+        assert (reply.status, reply.error["code"]) == (503, "model_not_loaded")
+        assert "secret-place" not in reply.error["message"]
+        assert "secret-place" in client.log.getvalue()
         assert client.post("/v1/completions", COLD).status == 200
 
 

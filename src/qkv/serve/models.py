@@ -101,12 +101,12 @@ class Models:
         try:
             await self.make_room(await asyncio.to_thread(self.weigh, source))
             model = await asyncio.to_thread(self.load, source)
+            engine = make_engine(model, self.holding)
         except RequestError:
             raise
         except QkvError as e:
             raise RequestError("the model {name} could not be loaded; the server's log says why", status=503,
                                code="model_not_loaded", name=name) from e
-        engine = make_engine(model, self.holding)
         template = templates.find_template(model.tokenizer) if model.tokenizer else None
         worker = Worker(engine, asyncio.get_running_loop())
         return Loaded(name, model, worker, template, weigh_model(model, engine))
