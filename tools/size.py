@@ -29,10 +29,10 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 239, "families": 2358, "checkpoints": 1727, "tokenizers": 1299, "data": 2260,
     "adapt": 808, "sampling": 161,
     "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1992, "lens": 2225,
-    "specialize": 1887, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2484, "labs": 3544,
+    "specialize": 1887, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2486, "labs": 3544,
     "cli": 2925, "__init__": 24, "__main__": 3,
     "arguments": 152,
-    "serve": 1632,
+    "serve": 1674,
     "downloads": 106,
     "lm_eval": 89,
 }  # fmt: skip
