@@ -82,7 +82,7 @@ def test_each_token_lists_the_likeliest_ids(name, engine):
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_of_several_prompts_one_with_broken_logits_ends_and_the_others_go_on(engine):
+def test_of_several_prompts_one_with_broken_logits_ends_and_others_go_on(engine):
     core = zoo.made(zoo.gqa()).double().requires_grad_(False)
     core.embed.weight[50] = float("nan")
     made = qkv.Model(core)
