@@ -1,6 +1,7 @@
 """`Model`: a core with its tokenizer and all that one can ask of it; its methods only delegate."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.adapt import lora, quantise
+from qkv.arguments import Count, check_arguments
 from qkv.chat.template import Turn
 from qkv.checkpoints import gguf_out, model_dir, peft, sentence_transformers, storage
 from qkv.core.dropout import Drop, no_dropout
@@ -17,9 +19,10 @@ from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.files import replace_dir
 from qkv.generation.engine import Engine
-from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
+from qkv.tasks.inputs import check_inputs
+from qkv.tasks.special_tokens import check_special
 from qkv.tasks.types import Prompt, Result, SpecialTokens, Tell, as_ids, be_silent
 from qkv.tokenizers import gguf
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 class Model:
     """A core with its tokenizer and everything that one can ask of it. Not an nn.Module: `.core` is."""
 
+    @check_arguments
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
@@ -40,6 +44,7 @@ class Model:
         self.spec = core.spec
         self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()
+        check_special(self.special, self.spec)
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
         self.pooling = pooling  # how a sentence-transformers directory makes a vector of a text
         self.base = ""  # the model that its adapters stand beside, where it has some
@@ -57,6 +62,7 @@ class Model:
         kind = (self.config or {}).get("model_type", "qkv")
         return f"Model({kind}, {count:,} parameters, {self.core.embed.weight.dtype}{bits}, {self.device})"
 
+    @check_arguments
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
         padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
@@ -70,16 +76,19 @@ class Model:
         Raises:
             QkvError: what the model does not read, or ids that are no whole numbers in rows.
         """
-        core = self.core
-        check_ids(ids=ids, source=source, target=target)
         if self.encoder_decoder:
-            if source is None or target is None:
+            if source is None or target is None or ids is not None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=")
-            return core(target, Inputs(source=source, source_padding_mask=padding), drop=drop)
-        if ids is None or source is not None or target is not None:
+            ids, inputs = target, Inputs(source=source, source_padding_mask=padding)
+        elif ids is None or source is not None or target is not None:
             raise QkvError("this model has one stack: call it with ids (and padding=)")
-        return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
+        else:
+            inputs = Inputs(padding_mask=padding)
+        inputs = replace(inputs, segments=segments, prefix_len=prefix)
+        check_inputs(self.spec, ids, inputs)
+        return self.core(ids, inputs, drop=drop)
 
+    @check_arguments
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | str | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.
 
@@ -124,6 +133,7 @@ class Model:
                 sentence_transformers.write_pooling(aside, self.pooling)
         return directory
 
+    @check_arguments
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
@@ -139,6 +149,7 @@ class Model:
         """
         return generate.generate(self, prompt, **options)
 
+    @check_arguments
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string.
 
@@ -158,17 +169,21 @@ class Model:
         """
         return generate.make_engine(self, settings)
 
+    @check_arguments
     def translate(self, text: Any, **options: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
 
-        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), and `ensemble`: other models
-        that search with this one, by the mean of their probabilities.
+        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), `ensemble`: other models
+        that search with this one, by the mean of their probabilities; and of models between many languages `source`
+        and `target`, their codes (zho_Hans in NLLB, zh in M2M-100, zh_CN in mBART).
 
         Raises:
-            QkvError: the model has no encoder and decoder, a text is empty, or an ensemble is of several vocabularies.
+            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies, or
+                a language is unknown.
         """
         return translate.translate(self, text, **options)
 
+    @check_arguments
     def chat(self, messages: str | Sequence[Turn], **options: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
@@ -179,10 +194,12 @@ class Model:
         """
         return chat.chat(self, messages, **options)
 
+    @check_arguments
     def conversation(self, messages: str | Sequence[Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         return chat.conversation_ids(self, messages)
 
+    @check_arguments
     def score(self, text: Any) -> Any:
         """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts.
 
@@ -194,6 +211,7 @@ class Model:
         """
         return score.score(self, text)
 
+    @check_arguments
     def embed(self, text: Any, *, prompt: str | None = None, tell: Tell = be_silent) -> Tensor:
         """A vector in fp32 for a text [D], or for each of a list of texts [B, D]: the mean of its last states, of
         length 1, or what a sentence-transformers directory says; `prompt` names one of its prompts, such as "query".
@@ -206,12 +224,14 @@ class Model:
         """
         return embed.embed(self, text, prompt=prompt, tell=tell)
 
+    @check_arguments
     def similarity(self, first: Any, second: Any) -> Tensor:
         """How alike texts, or vectors of `embed`, are [B, C]: the cosine, or what a sentence-transformers directory
         says (distances are negative, so more is always more alike).
         """
         return embed.compare_vectors(self, first, second)
 
+    @check_arguments
     def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
         """The label of a text and the probability of each: one Classification, or a list of them.
 
@@ -224,7 +244,8 @@ class Model:
         """
         return classify.classify(self, text, both=both, ensemble=ensemble)
 
-    def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
+    @check_arguments
+    def fill(self, text: str, *, top: Count = 5) -> list[list[tuple[str, float]]]:
         """For each mask in a text the `top` most likely words with their probabilities, best first.
 
         Raises:
@@ -232,6 +253,7 @@ class Model:
         """
         return fill.fill(self, text, top=top)
 
+    @check_arguments
     def eval(self, **options: Any) -> Any:
         """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, `accuracy=` a file of
         text TAB label (or JSON lines with both), `last_word=` a file of texts, or `choice=` JSON lines of question,
@@ -252,6 +274,7 @@ class Model:
         names = (self.config or {}).get("id2label") or {}
         return tuple(str(names.get(str(i), names.get(i, f"LABEL_{i}"))) for i in range(count))
 
+    @check_arguments
     def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = (), **where: Any) -> "Trace":
         """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model.
 
@@ -268,12 +291,14 @@ class Model:
 
         return tap_names(self.spec)
 
+    @check_arguments
     def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
         from qkv.lens import trace_storage
 
         return trace_storage.load_trace(directory, self.core, self.tokenizer)
 
+    @check_arguments
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""
         if not isinstance(text, str):
@@ -282,19 +307,10 @@ class Model:
             raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)
 
+    @check_arguments
     def text(self, ids: Sequence[int]) -> str:
         """Token ids as text; without a tokenizer the empty string."""
         return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
-
-
-def check_ids(**given: Tensor | None) -> None:
-    """QkvError where ids are no rows [B, T] of whole numbers."""
-    for name, rows in given.items():
-        if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = Message("; one row of ids is {name}[None]", name=name) if rows.ndim == 1 else ""
-            raise QkvError("{name}: found {shape} of {dtype}, expected whole numbers [rows, positions]{hint}",
-                           name=name, shape=list(rows.shape), dtype=str(rows.dtype).removeprefix("torch."),
-                           hint=hint)
 
 
 def save_adapters(directory: Path, model: Model) -> None:

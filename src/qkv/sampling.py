@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.arguments import check_fields
 from qkv.errors import QkvError
 
 WORD = (1 << 64) - 1
@@ -30,6 +31,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "sampling")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",
                            temperature=self.temperature)

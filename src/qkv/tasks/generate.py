@@ -38,10 +38,10 @@ class GenerateOptions(Sampling):
         Raises:
             QkvError: an unknown option, with the nearest one, or a value that it cannot have.
         """
-        usual = sampling_defaults(generation_config) if given.get("sampling") == "model" else {}
-        options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or ()}
-        plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
-        found = replace_from_dict(GenerateOptions(), plain)
+        given = {name: value for name, value in given.items() if name != "stop" or value is not None}
+        asks_model = isinstance(mode := given.get("sampling"), str) and mode == "model"
+        usual = sampling_defaults(generation_config) if asks_model else {}
+        found = replace_from_dict(GenerateOptions(), {**usual, **given})
         if found.beam < 1:
             raise QkvError("{name}: found {value}, expected {wanted}", name="beam", value=found.beam,
                            wanted=AT_LEAST_ONE)

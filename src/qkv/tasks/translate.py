@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
 
+from qkv.arguments import Range, check_arguments
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError
 from qkv.generation.beam import Hypothesis, Search
 from qkv.generation.beam import beam as beam_search
 from qkv.generation.decoder import batch_by_length
@@ -18,28 +19,30 @@ from qkv.generation.sequence import DecodeOptions
 from qkv.messages import Message
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
+from qkv.tasks.languages import find_language, mark_source, mark_target
 from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
 from qkv.tokenizers.vocabulary import is_closed
 
-OPTIONS = ("beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble")
 LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
 
+@check_arguments
 def translate(
-    model: Model, text: Any, *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
-    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
-    **unknown: object,
+    model: Model, text: Any, *, source: str | None = None, target: str | None = None, beam: int = 4,
+    length_penalty: Annotated[float, Range(-10, 10)] = 0.6, nbest: int = 1, max_new_tokens: int | None = None,
+    align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
 ) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
-    for key in unknown:
-        raise QkvError("{name}: unknown key{hint} (known: {known})", name=key, hint=nearest(key, OPTIONS),
-                       known=", ".join(OPTIONS))
     many, texts = as_list(text)
     for other in ensemble:
         check_ensemble(model, other)
     check_sources(model, texts)
     ids, search = [model.ids(t) for t in texts], Search(beam, nbest, length_penalty)
-    options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid,
+    if source is not None:
+        language = find_language(model, "source", source)
+        ids = [mark_source(model, row, language) for row in ids]
+    start = start_ids(model, mark_target(model, target))
+    options = DecodeOptions(max_new_tokens, model.special.eos, start, forbid=model.special.forbid,
                             renormalize=model.generation_config.get(RENORMALIZE) is True)
     others, results = [other.core for other in ensemble], dict[int, Result]()
     find_best = partial(beam_search, ensemble=others) if model.spec.has_blocks else translate_greedily
@@ -51,12 +54,13 @@ def translate(
             missing = tuple(tokenizer.find_unknown(line)) if read else ()  # type: ignore[union-attr]
             result = result_of(model, hypotheses, missing)
             if missing and is_closed(tokenizer):  # type: ignore[arg-type]
-                result = mark_unknown(model, ids[r], result)
-            results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
+                result = mark_unknown(model, ids[r], start, result)
+            aligned = align_tokens(model, ids[r], start, result.tokens) if align else None
+            results[r] = result if aligned is None else replace(result, alignment=aligned)
     return [results[r] for r in range(len(ids))] if many else results[0]
 
 
-def mark_unknown(model: Model, source: list[int], result: Result) -> Result:
+def mark_unknown(model: Model, source: list[int], start: tuple[int, ...], result: Result) -> Result:
     """The Result, in whose texts `[word]` stands for each word that was guessed from an unknown one of the source."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -64,7 +68,7 @@ def mark_unknown(model: Model, source: list[int], result: Result) -> Result:
     marked = list[Result]()
     for each in (result, *result.others):
         words = [t for t in each.tokens if t not in model.special.eos]
-        weights = align_tokens(model, source, each.tokens)[: len(words), places]  # T S
+        weights = align_tokens(model, source, start, each.tokens)[: len(words), places]  # T S
         text = each.text
         strongest = weights.argmax(0).tolist() if words else []
         guessed = {at: word for at, word, w in zip(strongest, result.unknown, weights.amax(0).tolist() if words else [],
@@ -124,11 +128,11 @@ def translate_greedily(
     return [[Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
 
 
-def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
+def align_tokens(model: Model, source: list[int], start: tuple[int, ...], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
     from qkv.lens.trace import Trace
 
-    core, start = model.core, start_ids(model)
+    core = model.core
     target = [*start, *tokens[:-1]]
     if not core.spec.has_blocks:
         return lstm.compute_alignment(cast("lstm.LSTMModel", core), source, target)
