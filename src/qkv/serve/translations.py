@@ -17,7 +17,7 @@ from qkv.serve.worker import Request, read_events
 from qkv.serve.writing import Clock, bound_time, limit_tokens
 from qkv.tasks.generate import GenerateOptions, decode_options, result_of
 from qkv.tasks.translate import align_tokens, check_sources, mark_unknown
-from qkv.tasks.types import Result
+from qkv.tasks.types import Result, start_ids
 from qkv.tokenizers.vocabulary import is_closed
 
 AT_ONCE = 8  # texts of one request that are in the engine together, so that others come in between
@@ -120,12 +120,12 @@ async def write_translation(
 
 def finish_translation(one: Loaded, line: str, ids: list[int], result: Result, align: bool) -> Result:
     """A translation with what the vocabulary lacks marked, as `Model.translate` gives it."""
-    tokenizer = one.model.tokenizer
+    tokenizer, start = one.model.tokenizer, start_ids(one.model)
     if tokenizer is not None and (missing := tuple(tokenizer.find_unknown(line))):
         result = replace(result, unknown=missing)
         if is_closed(tokenizer):
-            result = mark_unknown(one.model, ids, result)
-    return replace(result, alignment=align_tokens(one.model, ids, result.tokens)) if align else result
+            result = mark_unknown(one.model, ids, start, result)
+    return replace(result, alignment=align_tokens(one.model, ids, start, result.tokens)) if align else result
 
 
 def choose_model(service: Service, source: str = "auto", target: str = "") -> str | None:
