@@ -251,7 +251,7 @@ class Paged(Cache):
         """Each row's query [1, H, 1, K] to its own keys; k and v, the new ones, are stored already."""
         rule, found = at.spec.mask, list[Tensor]()
         if mask.bias is None or mask.bias.shape[1] == 1:
-            joined = self.attend_together(q, at)
+            joined = self.attend_compiled(q, at)
             if joined is not None:
                 return joined
         # of a row's mask only what differs by distance is left: its keys are all in the past, and none is padding
@@ -270,7 +270,7 @@ class Paged(Cache):
             found.append(kernels.attend(q[n : n + 1], k, v, AttentionBias(bias, causal=False), at, step))  # type: ignore[arg-type]
         return torch.cat(found)
 
-    def attend_together(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
+    def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
         """All rows in one compiled pass over the pages [B, H, 1, W]; None where there is no kernel for them."""
         rule = at.spec.mask
         if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q):
