@@ -180,7 +180,7 @@ def parse_file(path: Path, _changed: int, size: int) -> GgufFile:
     if version not in (2, 3):
         raise reader.error(Message("its version is {version}, expected 2 or 3, low byte first", version=version))
     reader.check_count(keys, 12)
-    metadata = {reader.read_text(): reader.read_value(reader.take("I")) for _ in range(keys)}
+    metadata = {reader.read_string(): reader.read_value(reader.take("I")) for _ in range(keys)}
     check_metadata(metadata, path)
     reader.check_count(tensors, 24)
     rows = [reader.read_row() for _ in range(tensors)]
@@ -244,7 +244,7 @@ class Reader:
         self.at += one.size
         return value
 
-    def read_text(self) -> str:
+    def read_string(self) -> str:
         size = self.take("Q")
         if size > len(self.data) - self.at:
             self.check_count(size, 1)
@@ -257,7 +257,7 @@ class Reader:
     def read_value(self, kind: int) -> Any:
         """A value of the metadata; fp32 numbers as the shortest decimal that means them."""
         if kind == STRING:
-            return self.read_text()
+            return self.read_string()
         if kind == FLOAT32:
             return float(str(np.float32(self.take("f"))))
         if kind in SCALARS:
@@ -265,7 +265,7 @@ class Reader:
         of, count = (self.take("I"), self.take("Q")) if kind == ARRAY else (ARRAY, 0)
         if of == STRING:
             self.check_count(count, 8)
-            return [self.read_text() for _ in range(count)]
+            return [self.read_string() for _ in range(count)]
         if of not in SCALARS:
             raise self.error(Message("the value at byte {at} is of the unknown type {kind}", at=self.at, kind=kind))
         self.check_count(count, struct.calcsize(f"<{SCALARS[of]}"))
@@ -275,7 +275,7 @@ class Reader:
 
     def read_row(self) -> tuple[str, tuple[int, ...], int, int]:
         """A row of the table of tensors: name, shape, number of the kind, and where it begins."""
-        name, axes = self.read_text(), self.take("I")
+        name, axes = self.read_string(), self.take("I")
         if not 1 <= axes <= 4:
             raise self.error(Message("the tensor {name} has {axes} axes, expected 1 to 4", name=name, axes=axes))
         shape = tuple(reversed([self.take("Q") for _ in range(axes)]))

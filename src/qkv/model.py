@@ -36,11 +36,15 @@ class Model:
 
     @check_arguments
     def __init__(
-        self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
+        self, core: Transformer, tokenizer: Any = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
         pooling: sentence_transformers.Pooling | None = None,
     ) -> None:
-        self.core, self.tokenizer, self.config = core, tokenizer, config
+        if not (tokenizer is None or (callable(getattr(tokenizer, "encode", None)) and not isinstance(tokenizer, str))):
+            raise QkvError("Model: tokenizer: found {value!r} of type {kind}, expected a Tokenizer or None",
+                           code="argument", value=tokenizer, kind=type(tokenizer).__name__)
+        self.core, self.config = core, config
+        self.tokenizer: Tokenizer | None = tokenizer  # or what spells as one does
         self.spec = core.spec
         self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()

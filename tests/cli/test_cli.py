@@ -34,6 +34,7 @@ class Result:
     finish_reason: str = "eos"
     timing: dict[str, float] = field(default_factory=lambda: {"decode": 0.1})
     others: tuple["Result", ...] = ()
+    error: Exception | None = None
 
 
 class Fake:
@@ -312,7 +313,7 @@ def test_show_and_info_print_what_the_library_says(
     )
     assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
     assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234
-    monkeypatch.setitem(vars(qkv), "show", lambda name, mode: f"# {name} {mode}\n")
+    monkeypatch.setitem(vars(qkv), "show", lambda name, mode, language: f"# {name} {mode}\n")
     assert run(capsys, "show", "gpt2", "--mode", "decode")[1] == "# gpt2 decode\n"
     assert json.loads(run(capsys, "show", "gpt2", "--json")[1])["source"] == "# gpt2 None\n"
 

@@ -16,7 +16,6 @@ CONTEXT = 256  # tokens a window when the loss is measured
 @verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype, as another family, or "
       "as one .gguf file for llama.cpp, or as a folder for a page that runs the model in the browser. With --text, "
       "report how the loss on that text changes.", examples=(
-        "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
         "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
         "qkv convert demo site/models/demo --to web",

@@ -209,7 +209,7 @@ def join_assignments(body: list[ast.stmt]) -> list[ast.stmt]:
     joined = list[ast.stmt]()
     for kind, statements in groupby(body, name_kind):
         row: Any = list(statements)
-        joined += map(join_row, layout.fill_rows(row, fits)) if kind else row
+        joined += map(join_row, layout.fill_rows(row, fits_line)) if kind else row
     return joined
 
 
@@ -229,7 +229,7 @@ def join_row(row: list[Any]) -> Any:
     return row[0] if len(row) == 1 else annotate(ast.fix_missing_locations(ast.Assign([targets], values)))
 
 
-def fits(row: list[Any]) -> bool:
+def fits_line(row: list[Any]) -> bool:
     """Whether several assignments have room on one line."""
     return len(layout.tidy(ast.unparse(join_row(row)))) - 2 <= 112
 

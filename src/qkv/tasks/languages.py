@@ -31,11 +31,11 @@ def find_language(model: Model, option: str, code: str) -> int:
                        "between those that it was trained on", option=option, language=code)
     if code not in known:
         raise QkvError("{option}: unknown language {language!r}{hint} ({count} are known: {listed})", option=option,
-                       language=code, hint=nearest(code, known), count=len(known), listed=shorten(list(known)))
+                       language=code, hint=nearest(code, known), count=len(known), listed=list_some(list(known)))
     return known[code]
 
 
-def shorten(codes: list[str], most: int = 12) -> str:
+def list_some(codes: list[str], most: int = 12) -> str:
     """The first codes of many."""
     return ", ".join(codes[:most]) + (", …" if len(codes) > most else "")
 
@@ -61,5 +61,5 @@ def mark_target(model: Model, code: str | None) -> SpecialTokens:
         return replace(special, **{"start" if special.start in known.values() else "forced": language})
     if known and special.forced is None and special.start not in known.values():
         raise QkvError("this model translates into {count} languages; name one with {option} ({listed})",
-                       count=len(known), option=Message("target=, or --to"), listed=shorten(list(known)))
+                       count=len(known), option=Message("target=, or --to"), listed=list_some(list(known)))
     return special
