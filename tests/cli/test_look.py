@@ -26,7 +26,7 @@ WORDS = ["<pad>", "</s>", *"书和茶都在桌上我看完了它。", *"abcdefgh
 
 
 class Letters:
-    mask_id, stream, unk_id = None, None, 0
+    mask_id, stream, unk_id, special_ids = None, None, 0, ()
 
     def find_unknown(self, text: str) -> list[str]:
         return []
