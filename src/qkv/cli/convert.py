@@ -19,7 +19,6 @@ CONTEXT = 256  # tokens a window when the loss is measured
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
         "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
-        "qkv convert demo site/models/demo --to web",
     ))
 @click.argument("source")
 @click.argument("target")
