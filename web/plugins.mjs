@@ -15,7 +15,9 @@ export const wat = {
   },
 };
 
-/** `import text from "inline:css"`: the page's styles for a shadow root, where :root, html and body are the host. */
+/** `import text from "inline:css"`: the page's styles for a shadow root, where :root, html and body are the host.
+ *
+ * A rem is --rem there, the size of the text round the frame: another page's root may be set larger or smaller. */
 export const inline_css = {
   name: "inline-css",
   setup({ onResolve, onLoad, initialOptions: { absWorkingDir } }) {
@@ -26,7 +28,9 @@ export const inline_css = {
         stdin: { contents: `import "./src/look.css"; import "./src/panels/all"; import "./src/live/live.css";`, resolveDir: absWorkingDir },
       });
       const css = made.outputFiles.find((f) => f.path.endsWith(".css")).text;
-      return { contents: css.replace(/:root|(?<=[{}])(?:html|body)(?=\{)/g, ":host"), loader: "text" };
+      const hosted = css.replace(/:root|(?<=[{}])(?:html|body)(?=\{)/g, ":host");
+      const sized = hosted.replace(/(@media[^{]*)|(?<![\w.-])(\d*\.?\d+)rem\b/g, (all, media, n) => (media ? all : `calc(${n}*var(--rem))`));
+      return { contents: sized, loader: "text" };
     });
   },
 };

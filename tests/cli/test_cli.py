@@ -313,9 +313,9 @@ def test_show_and_info_print_what_the_library_says(
     )
     assert run(capsys, "info", "gpt2")[1] == "parameters  1,234\nbytes\n  weights fp32  4,936\n"
     assert json.loads(run(capsys, "info", "gpt2", "--json")[1])["parameters"] == 1234
-    monkeypatch.setitem(vars(qkv), "show", lambda name, mode, language: f"# {name} {mode}\n")
-    assert run(capsys, "show", "gpt2", "--mode", "decode")[1] == "# gpt2 decode\n"
-    assert json.loads(run(capsys, "show", "gpt2", "--json")[1])["source"] == "# gpt2 None\n"
+    monkeypatch.setitem(vars(qkv), "show", lambda name, mode, language: f"# {name} {mode} {language}\n")
+    assert run(capsys, "show", "gpt2", "--mode", "decode")[1] == "# gpt2 decode python\n"
+    assert json.loads(run(capsys, "show", "gpt2", "--json")[1])["source"] == "# gpt2 None python\n"
 
 
 def raising(error: BaseException) -> Any:

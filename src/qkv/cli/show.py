@@ -9,7 +9,7 @@ from qkv.cli.common import Common, option, verb
 
 @verb("Print a model as a standalone program: the model as you would have written it by hand, a loader for Hugging "
       "Face weights and a greedy loop. It needs only torch and safetensors.",
-      examples=("qkv show gpt2 > model.py", "qkv show demo --mode core | less",
+      examples=("qkv show llama", "qkv show gpt2 > model.py",
                 "qkv show demo --language typescript > demo.ts"))
 @click.argument("name", metavar="FAMILY|MODEL")
 @option("--mode", type=click.Choice(["core", "train", "prefill", "decode"]), help="print the core's own code instead, "

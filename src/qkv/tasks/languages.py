@@ -14,7 +14,7 @@ def list_languages(model: Model) -> dict[str, int]:
     """The token of each language by its code; of __zh__ the code is zh."""
     if model.tokenizer is None:
         return {}
-    special = ((i, model.tokenizer.lookup(i)) for i in model.tokenizer.special_ids if i is not None)
+    special = ((i, model.tokenizer.lookup(i)) for i in getattr(model.tokenizer, "special_ids", ()) if i is not None)
     found = ((CODE.fullmatch(token or ""), i) for i, token in special)
     return dict(sorted((match[1] or match[2], i) for match, i in found if match))
 

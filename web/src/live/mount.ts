@@ -45,6 +45,7 @@ export function mount(element: HTMLElement, options: MountOptions = {}): () => v
   const ask = sentence ? { ask: { text: sentence } } : {};
   app.begins = { ...at, ...ask, ...(lang ? { lang } : {}) };
   const box = document.createElement("div");
+  element.style.setProperty("--rem", getComputedStyle(element).fontSize);
   element.toggleAttribute("data-framed", app.only !== "");
   box.className = app.only ? "framed" : "";
   box.append(app);
