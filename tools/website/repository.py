@@ -21,6 +21,7 @@ DOCS = (
     "docs/reliability", "docs/house", "CHANGELOG", "docs/LOG",
 )  # fmt: skip
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+ABOUT = ("options", "machine", "date", "commit", "versions")  # keys that say how, not what
 FRAMED = re.compile(r"\[(!\[[^\]]*\]\([^)]*\))\]\([^)]*\)")  # a picture that is a link
 FENCE = re.compile(r"^(```.*?^```$)", re.M | re.S)
 
@@ -194,6 +195,7 @@ def write_benchmarks(site: Site) -> None:
     parts = [f"# {head}", "", about, ""]
     for path in sorted((ROOT / "bench" / "results").glob("*.json")):
         rows = list(flatten(json.loads(path.read_text(encoding="utf-8"))))
+        rows.sort(key=lambda row: row[0].startswith(ABOUT))  # what was measured comes first
         parts += [f"## {path.stem}", "", site.say("| 名称 | 值 |", "| name | value |"), "| --- | --- |"]
         parts += [f"| `{key}` | {value} |" for key, value in rows[:14]]
         target = site.assets / "bench" / path.name
