@@ -178,6 +178,7 @@ def test_what_a_command_prints_stands_on_the_page(tmp_path: Path) -> None:
 def test_a_document_leads_to_pages_and_names_what_has_none(tmp_path: Path) -> None:
     site = Site("en", tmp_path, tmp_path)
     site.places = repository.list_documents(site)
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= set(site.places)
     text = repository.carry_over(site, ROOT / "README.md", "docs/readme.md")
     assert "](usage.md)" in text
     assert "](../misconceptions.md)" in text

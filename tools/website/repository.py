@@ -16,13 +16,19 @@ from .figures import Drawing, cite, render, save_files
 from .pages import ROOT, Site
 from .widgets import MARK
 
-DOCS = (
-    "README", "docs/usage", "docs/training", "docs/families", "src/qkv/families/README", "docs/weights",
-    "docs/reliability", "docs/house", "CHANGELOG", "docs/LOG",
-)  # fmt: skip
+FIRST = ("README", "docs/usage", "docs/training", "docs/families", "src/qkv/families/README")  # then the others
+LAST = ("docs/house", "CHANGELOG", "docs/LOG")
+ELSEWHERE = ("docs/questions", "docs/misconceptions", "docs/benchmarks")  # with a page of their own
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+ABOUT = ("options", "machine", "date", "commit", "versions")  # keys that say how, not what
 FRAMED = re.compile(r"\[(!\[[^\]]*\]\([^)]*\))\]\([^)]*\)")  # a picture that is a link
 FENCE = re.compile(r"^(```.*?^```$)", re.M | re.S)
+
+
+def list_sources() -> list[str]:
+    """The documents in their order, by their path without an ending; a new file in docs/ is one more."""
+    there = sorted(f"docs/{path.stem}" for path in (ROOT / "docs").glob("*.md") if not path.stem.endswith(".zh-CN"))
+    return [*FIRST, *(name for name in there if name not in (*FIRST, *LAST, *ELSEWHERE)), *LAST]
 
 
 def list_topics() -> Iterator[tuple[Any, list[str]]]:
@@ -129,7 +135,7 @@ def write_misconceptions(site: Site) -> dict[str, list[tuple[str, str]]]:
 def list_documents(site: Site) -> dict[str, str]:
     """The documents of the repository with a page, by their path: both languages' files lead to the same page."""
     found = dict[str, str]()
-    for name in DOCS:
+    for name in list_sources():
         place = "docs/" + {"README": "readme", "src/qkv/families/README": "new-family"}.get(
             name, Path(name).name.lower()) + ".md"
         found |= {f"{name}.md": place, f"{name}.zh-CN.md": place}
@@ -174,7 +180,7 @@ def carry_over(site: Site, source: Path, place: str) -> str:
 def write_documents(site: Site) -> list[tuple[str, str]]:
     """The repository's documents, as (title, page)."""
     found = list[tuple[str, str]]()
-    for name in DOCS:
+    for name in list_sources():
         source, place = find_source(site, name), site.places[f"{name}.md"]
         text = carry_over(site, source, place)
         hidden = {"search": {"exclude": True}} if name in ("CHANGELOG", "docs/LOG") else {}
@@ -194,6 +200,7 @@ def write_benchmarks(site: Site) -> None:
     parts = [f"# {head}", "", about, ""]
     for path in sorted((ROOT / "bench" / "results").glob("*.json")):
         rows = list(flatten(json.loads(path.read_text(encoding="utf-8"))))
+        rows.sort(key=lambda row: row[0].startswith(ABOUT))  # what was measured comes first
         parts += [f"## {path.stem}", "", site.say("| 名称 | 值 |", "| name | value |"), "| --- | --- |"]
         parts += [f"| `{key}` | {value} |" for key, value in rows[:14]]
         target = site.assets / "bench" / path.name

@@ -218,4 +218,4 @@ class Widgets:
         last = steps[-1]
         about = say(f"一次真的训练，从随机数开始，录到第 {last} 步。", f"A real run from random numbers, {last} steps.")
         played = self.slide("learning", say("训练步", "step"), steps, forms, alt=alt, start=len(steps) - 1)
-        return f"<h2>{say('看它怎样学会', 'Watch it learn')}</h2><p>{about}</p>{played}"
+        return f'<p class="learning"><strong>{say("看它怎样学会。", "Watch it learn.")}</strong> {about}</p>{played}'

@@ -125,6 +125,21 @@ async function searched(path, word) {
   return found;
 }
 
+/** The model in the page, where the site was built with it: the milliseconds until its translation stands there. */
+async function lived(path) {
+  const page = await visited(path, { viewport: { width: 390, height: SCREEN } });
+  const there = await page.locator("meta[name=qkv-live]").count();
+  assert.equal(await page.locator(".qkv-live button").isVisible(), there > 0);
+  const began = performance.now();
+  if (there) {
+    await page.locator(".qkv-live button").click();
+    await page.waitForFunction(() => /finished reading the book/.test(document.querySelector(".qkv-live > div")?.shadowRoot?.textContent ?? ""));
+    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, "it is not too wide");
+  }
+  await page.context().close();
+  return there ? Math.round(performance.now() - began) : null;
+}
+
 await reported(async () => {
   const languages = ["", "en/"];
   for (const lang of languages) {
@@ -133,8 +148,9 @@ await reported(async () => {
     for (const chapter of ["01_token", "05_attention"]) await typed(`${lang}course/${chapter}.html`);
   }
   assert.deepEqual(findings, [], findings.join("\n"));
-  const found = { first: await weighed("index.html"), heights, questions: [], search: [] };
+  const found = { first: await weighed("index.html"), heights, questions: [], search: [], live: [] };
   for (const lang of languages) found.questions.push(await asked(`${lang}questions.html`));
+  for (const lang of languages) found.live.push(await lived(`${lang}index.html`));
   found.search.push(await searched("index.html", "注意力"), await searched("en/index.html", "attention"));
   return found;
 });
