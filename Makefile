@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check isa bench size nightly real clean
+.PHONY: help demo test check isa bench size nightly real site clean
 
 help:
 	@echo "make demo      train the 2017 Transformer on the bundled corpus, translate, look inside (ARGS=… for qkv demo)"
@@ -12,6 +12,7 @@ help:
 	@echo "make isa       every test under each instruction set that this processor has (AVX-512, AVX2, none)"
 	@echo "make nightly   every test, the long ones too, on freshly drawn examples"
 	@echo "make real      tests on released models, fetched once into QKV_REAL (default: ~/.cache/qkv/real)"
+	@echo "make site      the website, into build/site: course, labs, questions, docs (ARGS=… for tools/website)"
 	@echo "make bench     the benchmarks and how to run each"
 	@echo "make size      lines per floor against the budget"
 	@echo "make clean     remove .venv and caches (never your runs)"
@@ -36,6 +37,9 @@ nightly: .venv/dev.stamp
 
 real: .venv/dev.stamp
 	QKV_REAL=$${QKV_REAL:-$$HOME/.cache/qkv/real} $(BIN)/python -m pytest -q tests/real --timeout=1800 $(ARGS)
+
+site: .venv/dev.stamp
+	@$(BIN)/python -m tools.website $(ARGS)
 
 isa: .venv/dev.stamp
 	$(BIN)/python tools/isa.py $(ARGS)

@@ -91,7 +91,7 @@ def main() -> None:
 
 def ours(core: Any, prompt: list[int], tokens: int) -> dict[str, Any]:
     """Our engine as it is used: its own clock, every token chosen and checked."""
-    from qkv.generation.batch import generate
+    from qkv.generation.engine import generate
     from qkv.generation.sequence import DecodeOptions
 
     row = generate(core, [prompt], options=DecodeOptions(tokens))[0]

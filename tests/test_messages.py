@@ -20,7 +20,7 @@ SENTENCES = {
     "labs": {"analogy", "antecedent", "apple", "arms", "bahdanau", "cache_exact", "one_character",
              "parallel_equals_serial", "temperature_and_top_p", "wo_sum",
              "__init__"},
-    "cli": {"classify", "demo", "embed", "fill", "look", "translate"},
+    "cli": {"classify", "demo", "embed", "fill", "look", "serve", "translate"},
     "explore": {"guesses", "embeddings", "record", "scenes"},
     "data": {"columns", "formats", "sources"},
     "tokenizers": {"vocabulary"}, "objectives": {"denoise"}, "tasks": {"evaluate"},

@@ -48,6 +48,7 @@ PROTOCOLS = {
     "backward": "torch.autograd.Function",
     "spec": "families: a config to a Spec",
     "config": "families: a Spec to a config",
+    "complete_gguf": "families: the config of a GGUF file with what it leaves unsaid",
     "block": "families: what map_blocks makes of each block",
     "order": "objectives: an epoch to the keys of its batches, as a Plan takes it",
     "make_batch": "objectives: a key to its batch, as a Plan takes it",

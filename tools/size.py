@@ -25,17 +25,19 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 287, "messages": 58, "errors": 16, "options": 125, "paths": 12, "files": 164, "json_files": 39, "core": 992,
-    "gguf_file": 235, "families": 2302, "checkpoints": 1527, "tokenizers": 1289, "data": 2353,
-    "adapt": 518, "sampling": 163,
-    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1834, "lens": 2172,
-    "specialize": 1486, "tasks": 1351, "model": 150, "hub": 165, "training": 5559, "explore": 2315, "labs": 3544,
-    "cli": 2749, "__init__": 24, "__main__": 3,
+    "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 39, "core": 992,
+    "gguf_file": 235, "families": 2358, "checkpoints": 1597, "tokenizers": 1290, "data": 2353,
+    "adapt": 753, "sampling": 165,
+    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1966, "lens": 2225,
+    "specialize": 1885, "tasks": 1537, "model": 170, "hub": 189, "training": 5568, "explore": 2472, "labs": 3544,
+    "cli": 2913, "__init__": 24, "__main__": 3,
+    "arguments": 151,
+    "serve": 1632,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
 FLOORS = {
-    0: ("spec", "messages", "errors", "options", "paths", "files", "json_files"),
+    0: ("spec", "messages", "errors", "options", "arguments", "paths", "files", "json_files"),
     1: ("core", "families", "gguf_file"),
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "specialize"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WEB, STATIC = ROOT / "web", ROOT / "src" / "qkv" / "explore" / "static"
-BUILT = ("app.js", "app.css", "index.html")
+BUILT = ("app.js", "app.css", "index.html", "chat.js", "chat.css", "chat.html")
 
 
 def differing(built: Path, committed: Path) -> list[str]:

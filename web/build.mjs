@@ -9,7 +9,7 @@ const to = process.argv[2] ?? join(here, "../src/qkv/explore/static");
 
 const built = await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/main.ts" },
+  entryPoints: { app: "src/main.ts", chat: "src/chat/main.ts" },
   outdir: to,
   bundle: true,
   minify: true,
@@ -32,6 +32,7 @@ async function licences() {
 
 await mkdir(to, { recursive: true });
 for (const file of built.outputFiles) {
-  await writeFile(file.path, basename(file.path) === "app.js" ? (await licences()) + file.text : file.text);
+  await writeFile(file.path, file.path.endsWith(".js") ? (await licences()) + file.text : file.text);
 }
 await copyFile(join(here, "src/index.html"), join(to, "index.html"));
+await copyFile(join(here, "src/chat/chat.html"), join(to, "chat.html"));

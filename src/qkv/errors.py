@@ -1,10 +1,14 @@
 """The one error that people see: found, expected, what to do. Stdlib only."""
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 from qkv.messages import Message
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 100
 
 
 class QkvError(ValueError):
@@ -17,6 +21,11 @@ class QkvError(ValueError):
         super().__init__(self.message)
         if code:
             self.code = code
+
+
+def show_value(value: object) -> str:
+    """A wrong value as a message shows it: short, whatever it is."""
+    return SHORT.repr(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> Message:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -11,24 +11,27 @@ from qkv import cost
 from qkv.adapt import lora, quantise
 from qkv.adapt.group_heads import group_spec, groups_of
 from qkv.adapt.onednn_linear import pack_weights
+from qkv.adapt.row_layers import use_rows
+from qkv.arguments import Count, check_arguments
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers
 from qkv.checkpoints.locate import find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
-from qkv.devices import parse_device, parse_dtype
+from qkv.devices import parse_device, parse_dtype, read_free_memory
 from qkv.errors import QkvError, nearest
 from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.paths import is_gguf
-from qkv.spec import Spec
+from qkv.spec import Spec, as_json, from_json
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
 from qkv.tokenizers.tokenizer import Tokenizer
 
 
+@check_arguments
 def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
     """The model of a path, a bundled name or a hub id, strictly loaded, in eval mode.
 
@@ -41,6 +44,7 @@ def load(name: str | Path, *, device: str = "auto", dtype: str = "auto", revisio
     return load_dir(locate(name, revision), device, dtype)
 
 
+@check_arguments
 def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str = "auto") -> Model:
     """The model as its run had it after so many steps, from the weights that the run kept then.
 
@@ -70,6 +74,7 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
     pack_weights(core)
+    use_rows(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
         tokenizer.fits(core.spec.vocabulary, core.spec.sources)
@@ -107,6 +112,7 @@ def load_with_adapter(
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
     pack_weights(core.eval())
+    use_rows(core)
     tokenizer = text.load(directory) or begun.tokenizer
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
@@ -127,10 +133,15 @@ def copy_matching_weights(core: Transformer, spec: Spec, seed: int) -> Transform
     return made
 
 
+@check_arguments
 def build(
     spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None
 ) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
+    spec = from_json(type(spec), as_json(spec))
+    with torch.device("meta"):
+        need = sum(p.nbytes for p in build_core(spec).parameters())
+    model_dir.refuse_oversized(need, read_free_memory("cpu"))
     if tokenizer is not None:
         tokenizer.fits(spec.vocabulary, spec.sources)
     core = build_core(spec)
@@ -140,6 +151,7 @@ def build(
     return Model(core.train(), tokenizer, special)
 
 
+@check_arguments
 def spec_of(name: str | Path | Model | Spec) -> Spec:
     """The spec of a model, of `family:size`, of a family (its first size), or of a MODEL's config; loads no weights."""
     if isinstance(name, Model | Spec):
@@ -167,16 +179,29 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
     return model_dir.spec_from_config(config, name)
 
 
-def show(name: str | Path | Model | Spec, *, mode: Any = None, taps: bool = False) -> str:
+@check_arguments
+def show(
+    name: str | Path | Model | Spec, *, mode: Literal["core", "train", "prefill", "decode"] | None = None,
+    taps: bool = False, language: Literal["python", "typescript"] = "python",
+) -> str:
     """One model, or a spec, as a Python program that stands alone: its classes, a loader of its weights, a greedy loop.
 
     `mode` core, train, prefill or decode gives the core's own text instead, with the forks of this model decided;
-    `taps` keeps its taps. A comment comes first where the family's numbers were never published.
+    `taps` keeps its taps. A comment comes first where the family's numbers were never published. In `language`
+    typescript it is one file for browsers and Node, with taps, cache, greedy, sampled and beam decoding.
     """
     from qkv.specialize.core_text import print_core
     from qkv.specialize.program import print_program
 
     spec, note = spec_of(name), None if isinstance(name, Spec) else unpublished_note(name)
+    if language == "typescript":
+        from qkv.specialize.typescript import print_typescript
+
+        if mode is not None:
+            raise QkvError("language typescript: found mode {mode}, expected none: one text serves every situation",
+                           mode=mode)
+        text = print_typescript(spec)
+        return f"// {note}\n{text}" if note else text
     if mode is None and not taps:
         text = print_program(spec, "" if isinstance(name, Spec) else checkpoint_names(name))
     else:
@@ -205,8 +230,9 @@ def unpublished_note(name: str | Path | Model) -> str | None:
     return getattr(model_dir.find_family(str(name).partition(":")[0]), "UNPUBLISHED", None)
 
 
+@check_arguments
 def report(
-    name: str | Path | Model, *, dtype: str = "fp32", context: int | None = None, attention: str | None = None
+    name: str | Path | Model, *, dtype: str = "fp32", context: Count | None = None, attention: str | None = None
 ) -> dict[str, Any]:
     """Parameters, FLOPs and bytes of a model, counted from the core built without memory.
 

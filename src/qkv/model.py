@@ -1,6 +1,7 @@
 """`Model`: a core with its tokenizer and all that one can ask of it; its methods only delegate."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.adapt import lora, quantise
+from qkv.arguments import Count, check_arguments
 from qkv.chat.template import Turn
 from qkv.checkpoints import gguf_out, model_dir, peft, sentence_transformers, storage
 from qkv.core.dropout import Drop, no_dropout
@@ -16,9 +18,11 @@ from qkv.core.step import Inputs
 from qkv.devices import DTYPES, parse_dtype
 from qkv.errors import QkvError
 from qkv.files import replace_dir
-from qkv.messages import Message
+from qkv.generation.engine import Engine
 from qkv.paths import is_gguf
 from qkv.tasks import chat, classify, embed, evaluate, fill, generate, score, translate
+from qkv.tasks.inputs import check_inputs
+from qkv.tasks.special_tokens import check_special
 from qkv.tasks.types import Prompt, Result, SpecialTokens, Tell, as_ids, be_silent
 from qkv.tokenizers import gguf
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 class Model:
     """A core with its tokenizer and everything that one can ask of it. Not an nn.Module: `.core` is."""
 
+    @check_arguments
     def __init__(
         self, core: Transformer, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None,
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
@@ -39,6 +44,7 @@ class Model:
         self.spec = core.spec
         self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()
+        check_special(self.special, self.spec)
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
         self.pooling = pooling  # how a sentence-transformers directory makes a vector of a text
         self.base = ""  # the model that its adapters stand beside, where it has some
@@ -56,6 +62,7 @@ class Model:
         kind = (self.config or {}).get("model_type", "qkv")
         return f"Model({kind}, {count:,} parameters, {self.core.embed.weight.dtype}{bits}, {self.device})"
 
+    @check_arguments
     def __call__(
         self, ids: Tensor | None = None, *, source: Tensor | None = None, target: Tensor | None = None,
         padding: Tensor | None = None, segments: Tensor | None = None, prefix: Tensor | None = None,
@@ -69,16 +76,19 @@ class Model:
         Raises:
             QkvError: what the model does not read, or ids that are no whole numbers in rows.
         """
-        core = self.core
-        check_ids(ids=ids, source=source, target=target)
         if self.encoder_decoder:
-            if source is None or target is None:
+            if source is None or target is None or ids is not None:
                 raise QkvError("this model has an encoder and a decoder: call it with source= and target=")
-            return core(target, Inputs(source=source, source_padding_mask=padding), drop=drop)
-        if ids is None or source is not None or target is not None:
+            ids, inputs = target, Inputs(source=source, source_padding_mask=padding)
+        elif ids is None or source is not None or target is not None:
             raise QkvError("this model has one stack: call it with ids (and padding=)")
-        return core(ids, Inputs(padding_mask=padding, segments=segments, prefix_len=prefix), drop=drop)
+        else:
+            inputs = Inputs(padding_mask=padding)
+        inputs = replace(inputs, segments=segments, prefix_len=prefix)
+        check_inputs(self.spec, ids, inputs)
+        return self.core(ids, inputs, drop=drop)
 
+    @check_arguments
     def save(self, directory: str | Path, *, family: str | None = None, dtype: torch.dtype | str | None = None) -> Path:
         """Write a Hugging Face directory, whole or not at all; what other files it holds stays.
 
@@ -123,6 +133,7 @@ class Model:
                 sentence_transformers.write_pooling(aside, self.pooling)
         return directory
 
+    @check_arguments
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
@@ -130,31 +141,54 @@ class Model:
         warns of keys that it does not heed. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
         top_p, min_p, seed, n, stop (strings), chunk, cache, sampling; logit_bias, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram, min_new_tokens; json_schema, regex, grammar; beam, length_penalty, groups,
-        diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`.
+        diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`. Further: top_logprobs (so
+        many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it has alone),
+        `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which listens to
+        this request alone.
 
         Raises:
-            QkvError: an option or prompt that cannot be meant; a prompt longer than the context.
+            QkvError: an option or prompt that cannot be meant; a prompt longer than the context; logits that are not
+                finite, where all prompts have some (of several, one that has them ends with "error", the others go on).
         """
         return generate.generate(self, prompt, **options)
 
+    @check_arguments
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string."""
+        """The text of `generate`, piece by piece as it is chosen; never half a character, never a stop string.
+
+        Closed early it leaves nothing behind.
+        """
         return generate.stream(self, prompt, **options)
 
+    def engine(self, **settings: Any) -> Engine:
+        """An engine that writes requests which come at any time: `engine.submit(ids, ...)` gives a handle, and
+        `generate`, `stream` and `chat` take it as `engine=`. What begins like a text that it read is not read again.
+
+        Settings: tokens (positions of all texts together: 16,384 or the context, where half of the free memory holds
+        them), page_size (16), limits (rows, tokens, beside), keep_prefixes, batch_invariant.
+
+        Raises:
+            QkvError: an unknown setting, or pages for which there is no memory.
+        """
+        return generate.make_engine(self, settings)
+
+    @check_arguments
     def translate(self, text: Any, **options: Any) -> Any:
         """Translate a text, or a list of texts, by beam search: one Result, or a list of them.
 
-        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), and `ensemble`: other models
-        that search with this one, by the mean of their probabilities. `target_prefix` begins the translation,
-        `must_include` and `must_avoid` are lists of texts or ids: each once for all sources, or a list with one for
-        each. Penalties and groups are those of `generate`.
+        Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), `ensemble`: other models
+        that search with this one, by the mean of their probabilities; and of models between many languages `source`
+        and `target`, their codes (zho_Hans in NLLB, zh in M2M-100, zh_CN in mBART). `target_prefix` begins the
+        translation, `must_include` and `must_avoid` are lists of texts or ids: each once for all sources, or a list
+        with one for each. Penalties and groups are those of `generate`.
 
         Raises:
-            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies, or
-                no translation was found that does what is wished.
+            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies,
+                a language is unknown, or no translation was found that does what is wished.
         """
         return translate.translate(self, text, **options)
 
+    @check_arguments
     def chat(self, messages: str | Sequence[Turn], **options: Any) -> Result:
         """The answer to a conversation, a list of {"role": …, "content": …}, or to one text of the user.
 
@@ -165,10 +199,12 @@ class Model:
         """
         return chat.chat(self, messages, **options)
 
+    @check_arguments
     def conversation(self, messages: str | Sequence[Turn]) -> list[int]:
         """The ids of a conversation up to where the model answers, as its chat template writes them."""
         return chat.conversation_ids(self, messages)
 
+    @check_arguments
     def score(self, text: Any) -> Any:
         """The log-probability (natural, summed over tokens) that the model gives a text, or each of a list of texts.
 
@@ -180,6 +216,7 @@ class Model:
         """
         return score.score(self, text)
 
+    @check_arguments
     def embed(self, text: Any, *, prompt: str | None = None, tell: Tell = be_silent) -> Tensor:
         """A vector in fp32 for a text [D], or for each of a list of texts [B, D]: the mean of its last states, of
         length 1, or what a sentence-transformers directory says; `prompt` names one of its prompts, such as "query".
@@ -192,12 +229,14 @@ class Model:
         """
         return embed.embed(self, text, prompt=prompt, tell=tell)
 
+    @check_arguments
     def similarity(self, first: Any, second: Any) -> Tensor:
         """How alike texts, or vectors of `embed`, are [B, C]: the cosine, or what a sentence-transformers directory
         says (distances are negative, so more is always more alike).
         """
         return embed.compare_vectors(self, first, second)
 
+    @check_arguments
     def classify(self, text: Any, *, both: bool = False, ensemble: Sequence["Model"] = ()) -> Any:
         """The label of a text and the probability of each: one Classification, or a list of them.
 
@@ -210,7 +249,8 @@ class Model:
         """
         return classify.classify(self, text, both=both, ensemble=ensemble)
 
-    def fill(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
+    @check_arguments
+    def fill(self, text: str, *, top: Count = 5) -> list[list[tuple[str, float]]]:
         """For each mask in a text the `top` most likely words with their probabilities, best first.
 
         Raises:
@@ -218,6 +258,7 @@ class Model:
         """
         return fill.fill(self, text, top=top)
 
+    @check_arguments
     def eval(self, **options: Any) -> Any:
         """How good the model is: `bleu=(source, reference)` files or lists, `ppl=` a text file, `accuracy=` a file of
         text TAB label (or JSON lines with both), `last_word=` a file of texts, or `choice=` JSON lines of question,
@@ -238,6 +279,7 @@ class Model:
         names = (self.config or {}).get("id2label") or {}
         return tuple(str(names.get(str(i), names.get(i, f"LABEL_{i}"))) for i in range(count))
 
+    @check_arguments
     def trace(self, save: Sequence[str] = (), edit: Sequence[Any] = (), **where: Any) -> "Trace":
         """Listen to the taps (or readouts) named, and make the edits given, while the `with` block runs the model.
 
@@ -254,12 +296,14 @@ class Model:
 
         return tap_names(self.spec)
 
+    @check_arguments
     def load_trace(self, directory: str | Path) -> "Trace":
         """A trace of this model that was written to disk."""
         from qkv.lens import trace_storage
 
         return trace_storage.load_trace(directory, self.core, self.tokenizer)
 
+    @check_arguments
     def ids(self, text: Prompt) -> list[int]:
         """Text as token ids; ids stay as they are."""
         if not isinstance(text, str):
@@ -268,19 +312,10 @@ class Model:
             raise QkvError("this model has no tokenizer: give token ids instead of text")
         return self.tokenizer.encode(text)
 
+    @check_arguments
     def text(self, ids: Sequence[int]) -> str:
         """Token ids as text; without a tokenizer the empty string."""
         return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
-
-
-def check_ids(**given: Tensor | None) -> None:
-    """QkvError where ids are no rows [B, T] of whole numbers."""
-    for name, rows in given.items():
-        if rows is not None and (rows.ndim != 2 or rows.is_floating_point() or rows.dtype == torch.bool):
-            hint = Message("; one row of ids is {name}[None]", name=name) if rows.ndim == 1 else ""
-            raise QkvError("{name}: found {shape} of {dtype}, expected whole numbers [rows, positions]{hint}",
-                           name=name, shape=list(rows.shape), dtype=str(rows.dtype).removeprefix("torch."),
-                           hint=hint)
 
 
 def save_adapters(directory: Path, model: Model) -> None:

@@ -14,12 +14,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message
 
 Options = TypeVar("Options")
 SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
-LONGEST = 100  # characters of a wrong value that are shown
 AT_LEAST_ONE, NOT_NEGATIVE = Message("1 or more"), Message("0 or more")
 SHARE = Message("a share from 0 to 1")
 SHARE_BELOW_1 = Message("a share from 0 to below 1")
@@ -62,14 +61,15 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         QkvError: the value does not fit; the message names the field and what it takes.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    value = as_plain(value)
     refuse_huge(value, name)
-    value = value if len(repr(value)) <= LONGEST or origin is tuple or kind is str else f"{str(value)[:LONGEST]}…"
+    shown = show_value(value)
     if origin is Literal:
-        if value in args:
+        if isinstance(value, type(args[0])) and value in args:
             return value
-        hint = nearest(str(value), map(str, args))
+        hint = nearest(value if isinstance(value, str) else shown, map(str, args))
         some = ", ".join(map(str, args))
-        raise QkvError("{name}: found {value!r}, expected one of {some}{hint}", name=name, value=value, some=some,
+        raise QkvError("{name}: found {value}, expected one of {some}{hint}", name=name, value=shown, some=some,
                        hint=hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
@@ -83,14 +83,14 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
             return tuple(coerce(k, v, name) for k, v in zip(kinds, value, strict=True))
         some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
         text = Message("text or ") if args == (str, ...) else Message()
-        raise QkvError("{name}: found {value!r}, expected {text}a list such as {some}", name=name, value=value,
+        raise QkvError("{name}: found {value}, expected {text}a list such as {some}", name=name, value=shown,
                        text=text, some=some)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         wanted = {float: Message("a number"), int: Message("a whole number"), str: Message("text"),
                   bool: Message("true or false")}.get(kind, kind.__name__)
-        raise QkvError("{name}: found {value!r}, expected {wanted}", name=name, value=value, wanted=wanted)
+        raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=shown, wanted=wanted)
     return value
 
 
@@ -118,6 +118,11 @@ def validate(where: str, options: Any) -> None:
             coerce(kind, value, f"{where}.{key}")
         else:  # of numpy's too
             coerce(kind, int(value) if isinstance(value, numbers.Integral) else float(value), f"{where}.{key}")
+
+
+def as_plain(value: Any) -> Any:
+    """A number of numpy, or a tensor of one number without dimensions, as Python's; anything else unchanged."""
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", 1) else value
 
 
 def path_as_text(value: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.arguments import check_fields
 from qkv.errors import QkvError
 
 WORD = (1 << 64) - 1
@@ -38,15 +39,9 @@ class Adjustments:
     min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise QkvError("repetition_penalty: found {value}, expected a finite number above 0 (1 changes nothing)",
+        if self.repetition_penalty <= 0:
+            raise QkvError("repetition_penalty: found {value}, expected a number above 0 (1 changes nothing)",
                            code="repetition-penalty", value=self.repetition_penalty)
-        pairs = [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
-        pairs += [(f"logit_bias[{token}]", value) for token, value in self.logit_bias]
-        for name, value in pairs:
-            if not math.isfinite(value):
-                raise QkvError("{name}: found {value}, expected a finite number (0 changes nothing; -100 in effect "
-                               "forbids)", code="not-finite", name=name, value=value)
         for name, value in (("no_repeat_ngram", self.no_repeat_ngram), ("min_new_tokens", self.min_new_tokens)):
             if value < 0:
                 raise QkvError("{name}: found {value}, expected 0 (off) or more", code="negative", name=name,
@@ -74,6 +69,7 @@ class Sampling(Adjustments):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "sampling")
         super().__post_init__()
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",

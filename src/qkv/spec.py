@@ -10,16 +10,26 @@ import types
 import typing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from qkv.arguments import Range, check_fields
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
 LAYERS, MOST = 1000, 4 * 10**8  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
+Size = Annotated[int, Range(1, MOST)]
+Dropout = Annotated[float, Range(0, 0.999)]
+
+
+class Part:
+    """A part of a spec; what is not of its declared type is refused when the part is made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, type(self).__name__)
 
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Part):
     """A normalisation over the width: LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019).
 
     `unbiased` is LayerNorm without its bias (Chowdhery et al. 2022, section 2). The state is multiplied by `offset` +
@@ -32,7 +42,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Part):
     """Rotary frequencies lowered, so that a model reads texts longer than its `trained` positions.
 
     linear (Chen et al. 2023) lowers all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
@@ -50,14 +60,14 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Rotary:
+class Rotary(Part):
     """Rotary positions (Su et al. 2021): pairs of numbers in q and k rotated by an angle that grows with the position.
 
     `pairs` says which numbers form a pair: interleaved (0,1),(2,3)… or in two halves (0,P/2),(1,P/2+1)…. With two
     `axes` a head's first half is rotated by the position, its second by the count within the blank that is filled.
     """
 
-    dim: int
+    dim: Size
     base: float = 10_000.0
     pairs: Literal["half", "interleaved"] = "half"
     scaling: Scaling | None = None
@@ -65,7 +75,7 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Part):
     """Positions that are added to the embedding: a learned table, or the sinusoids of Vaswani et al. 2017, section 3.5.
 
     `layout` puts sines and cosines side by side (as in the paper) or in two halves; `spanning` is two halves whose
@@ -75,27 +85,27 @@ class Table:
     """
 
     kind: Literal["learned", "sinusoid"]
-    size: int
+    size: Size
     layout: Literal["half", "interleaved", "spanning"] = "interleaved"
     offset: int = 0
     blanks: Literal["no", "counted"] = "no"
 
 
 @dataclass(frozen=True)
-class Relative:
+class Relative(Part):
     """A learned number for each head and each bucket of distances, added to the scores (Raffel et al. 2020, 2.1).
 
     Near `buckets` hold one distance each, far ones more and more, up to `distance`; `both` separates past and future.
     """
 
-    buckets: int
-    distance: int
-    heads: int
+    buckets: Size
+    distance: Size
+    heads: Size
     direction: Literal["both", "past"]
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(Part):
     """Which keys a query may attend to: all, the past, a free prefix and the past, or the encoder's memory.
 
     `window` counts the newest keys that a query may see, itself included; a full mask opens as many ahead. With
@@ -104,12 +114,12 @@ class Mask:
     """
 
     kind: Literal["full", "causal", "prefix", "memory"]
-    window: int | None = None
+    window: Size | None = None
     alibi_heads: int | None = None
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Part):
     """Multi-head attention with `groups` key/value heads: MHA (groups = heads), GQA, or MQA (groups = 1).
 
     `scale` multiplies q·k; None stands for 1/sqrt(head_dim), 1.0 switches scaling off. `qk_norm` norms each head's q
@@ -117,20 +127,21 @@ class Attention:
     c·tanh(score/c) (Bello et al. 2016, section 5.1).
     """
 
-    heads: int
-    groups: int
-    head_dim: int
+    heads: Size
+    groups: Size
+    head_dim: Size
     mask: Mask
     bias: bool = False
     out_bias: bool = False
     scale: float | None = None
     rotary: Rotary | None = None
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     qk_norm: Norm | None = None
     qk_normed: Literal["by head", "together"] = "by head"
     cap: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.head_dim < 1:
             raise QkvError("attention: {heads} heads leave {head_dim} numbers for each, expected 1 or more",
                            heads=self.heads, head_dim=self.head_dim)
@@ -147,40 +158,40 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Latent:
+class Latent(Part):
     """Multi-head latent attention (Liu et al. 2024, section 2.1): keys and values from one small latent.
 
     `kv_rank` numbers and a shared rotary key of `rotary.dim` are all that is cached. Queries have `nope_head_dim` +
     `rotary.dim` numbers a head, values `value_dim`; `q_rank` None takes q straight from the state; `cap` as above.
     """
 
-    heads: int
-    q_rank: int | None
-    kv_rank: int
-    nope_head_dim: int
-    value_dim: int
+    heads: Size
+    q_rank: Size | None
+    kv_rank: Size
+    nope_head_dim: Size
+    value_dim: Size
     mask: Mask
     rotary: Rotary
     norm: Norm
     bias: bool = False
     scale: float | None = None
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     cap: float | None = None
 
 
 @dataclass(frozen=True)
-class Ffn:
+class Ffn(Part):
     """The feed-forward network of each position: act(x W_up) W_down, or act(x W_gate) * (x W_up) W_down when gated."""
 
-    width: int
+    width: Size
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"]
     gated: bool = False
     bias: bool = False
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
 
 
 @dataclass(frozen=True)
-class Experts:
+class Experts(Part):
     """A mixture of feed-forward networks, of which a router picks `top_k` for each token (Shazeer et al. 2017).
 
     `score` turns the router's logits into weights; `weights` says whether the chosen ones are scaled to sum to 1 before
@@ -189,20 +200,21 @@ class Experts:
     the sum of their best two. `shared` computes every token as well, through a sigmoid gate where `shared_gate`.
     """
 
-    num_experts: int
-    top_k: int
+    num_experts: Size
+    top_k: Size
     expert: Ffn
     score: Literal["softmax", "sigmoid"] = "softmax"
     weights: Literal["sum to one", "as scored"] = "sum to one"
     scale: float = 1.0
     balance: Literal["none", "bias"] = "none"
-    groups: int = 1
-    topk_groups: int = 1
+    groups: Size = 1
+    topk_groups: Size = 1
     group_score: Literal["best", "best two"] = "best"
     shared: Ffn | None = None
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.top_k <= self.num_experts:
             raise QkvError("experts: {top_k} chosen of {num_experts}; choose at least 1 and at most all",
                            top_k=self.top_k, num_experts=self.num_experts)
@@ -218,7 +230,7 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Part):
     """One layer. Each sub-layer f computes sum(x + out(f(in(x)))); an absent norm is the identity.
 
     pre-norm fills `norm_in`, post-norm (2017) fills `norm_sum`, sandwich-norm fills `norm_in` and `norm_out`. The last
@@ -236,12 +248,13 @@ class Block:
     norm_out: Norm | None = None
     norm_sum: Norm | None = None
     residual: Literal["serial", "parallel", "deepnorm", "scaled", "none"] = "serial"
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     moe: Experts | None = None
     residual_scale: float = 1.0
     norms: Literal["each", "one", "second"] = "each"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.ffn is None) == (self.moe is None):
             raise QkvError("block: give either one feed-forward network (ffn) or experts (moe)")
         if self.cross and self.residual == "parallel":
@@ -251,7 +264,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Part):
     """A tower of blocks over one sequence, with what is added to its embeddings and what norms its end.
 
     Embeddings of `embed_width` numbers are projected to the width (Lan et al. 2020, section 3.1); the head's `dense`
@@ -259,17 +272,17 @@ class Stack:
     an embedding of their own tells apart (Devlin et al. 2018, section 3); `relative` is shared by all blocks.
     """
 
-    width: int
+    width: Size
     blocks: tuple[Block, ...]
     positions: Table | None = None
     embed_scale: float = 1.0
     embed_norm: Norm | None = None
     final_norm: Norm | None = None
-    dropout: float = 0.0
-    context: int | None = None
+    dropout: Dropout = 0.0
+    context: Size | None = None
     segments: int = 0
     relative: Relative | None = None
-    embed_width: int | None = None
+    embed_width: Size | None = None
 
     @cached_property
     def longest(self) -> int | None:
@@ -278,7 +291,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Part):
     """A square layer before an output projection: linear (with or without `bias`), activation, norm."""
 
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -287,7 +300,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Part):
     """The output projection to the vocabulary: its own matrix or the embedding's, with or without a bias.
 
     States are multiplied by `scale` and pass `dense` first, where there is one (Devlin et al. 2018's masked words). A
@@ -302,18 +315,18 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Labels:
+class Labels(Part):
     """The output projection to `count` labels, from the state of the first or last token of a text, or their mean."""
 
-    count: int
+    count: Size
     token: Literal["first", "last", "mean"] = "first"
     dense: Dense | None = None
     bias: bool = True
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
 
 
 @dataclass(frozen=True)
-class Init:
+class Init(Part):
     """Initial weights: `xavier` (Glorot & Bengio 2010) with embeddings N(0, 1/width), or `normal` N(0, std).
 
     `depth_scaled` divides the matrices that write into the residual by sqrt(2 x layers) (Radford et al. 2019).
@@ -328,23 +341,27 @@ Architecture = Literal["encoder-decoder", "encoder", "causal decoder", "prefix d
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Part):
     """A whole model: an encoder, a decoder, or both; `sources` is the encoder's own vocabulary when not shared."""
 
-    vocabulary: int
+    vocabulary: Size
     decoder: Stack | None = None
     encoder: Stack | None = None
     head: Head | None = Head()
-    sources: int | None = None
+    sources: Size | None = None
     init: Init = field(default_factory=Init)
     labels: Labels | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.decoder or self.encoder):
             raise QkvError("spec: neither an encoder nor a decoder; give at least one Stack")
         for stack in (self.encoder, self.decoder):
             if stack and not stack.blocks:
                 raise QkvError("spec: a stack without blocks; give at least one Block")
+        narrow = (self.decoder or self.encoder).embed_width  # type: ignore[union-attr]
+        if narrow and self.head and self.head.kind == "tied" and not self.head.dense:
+            raise QkvError("spec: embed_width {narrow} needs a head with a dense layer, which goes back", narrow=narrow)
 
     @cached_property
     def stack(self) -> Stack:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.adapt import onednn_linear
+from qkv.adapt import native, onednn_linear, row_products
 
 fits = onednn_linear.fits(torch.zeros(1, dtype=torch.bfloat16))
 able = pytest.mark.skipif(not fits, reason="no bf16 products in oneDNN here")
@@ -32,13 +32,14 @@ def test_a_packed_layer_says_the_same(shape: tuple[int, int], bias: bool) -> Non
     plain, packed = pair(bias)
     assert gap(plain, packed, torch.randn(*shape, 96).bfloat16()) <= 2**-8  # one rounding of bf16
     assert isinstance(packed, onednn_linear.Packed)
-    assert packed.packed is not None
+    few = native.library() is not None and shape[0] * shape[1] <= row_products.MOST["bf16"]
+    assert (packed.packed is None) == few
 
 
 @able
 def test_a_changed_weight_is_packed_again() -> None:
     plain, packed = pair()
-    x = torch.randn(4, 96).bfloat16()
+    x = torch.randn(16, 96).bfloat16()
     gap(plain, packed, x)
     with torch.no_grad():
         packed.weight.mul_(2)
@@ -48,13 +49,13 @@ def test_a_changed_weight_is_packed_again() -> None:
     assert gap(plain, packed, x) <= 2**-8
     packed.weight = nn.Parameter(torch.zeros(160, 96, dtype=torch.bfloat16))
     with torch.no_grad():
-        assert torch.equal(packed(x), packed.bias.expand(4, -1))
+        assert torch.equal(packed(x), packed.bias.expand(16, -1))
 
 
 @able
 def test_a_stale_copy_would_be_noticed() -> None:
     plain, packed = pair()
-    x = torch.randn(4, 96).bfloat16()
+    x = torch.randn(16, 96).bfloat16()
     gap(plain, packed, x)
     assert isinstance(packed, onednn_linear.Packed)
     assert packed.packed is not None
@@ -65,7 +66,7 @@ def test_a_stale_copy_would_be_noticed() -> None:
 @able
 def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
     plain, packed = pair()
-    x = torch.randn(4, 96).bfloat16()
+    x = torch.randn(16, 96).bfloat16()
     gap(plain, packed, x)
     packed(x).sum().backward()
     plain(x).sum().backward()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import qkv
-from qkv.adapt import lora, quantise, row_products
+from qkv.adapt import lora, native, quantise, row_products
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -17,7 +17,7 @@ from qkv.messages import Message
 @pytest.fixture(params=["kernels", "plain"])
 def way(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(row_products, "find_library", lambda: Message("none"))
+        monkeypatch.setattr(native, "find_library", lambda: Message("none"))
     return request.param
 
 

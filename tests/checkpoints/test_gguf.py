@@ -252,7 +252,7 @@ def edit(path, out, **changes):
 
 
 @pytest.mark.parametrize(("change", "found"), [
-    ({"general__architecture": "llamo"}, "llamo"), ({"general__architecture": "phi3"}, "phi3"),
+    ({"general__architecture": "llamo"}, "llamo"), ({"general__architecture": "rwkv6"}, "rwkv6"),
     ({"general__type": "adapter"}, "adapter"), ({"split__count": 3}, "3 parts"),
     ({"llama__block_count": 3}, "blk.3"), ({"llama__block_count": 2**31}, "block_count"),
     ({"llama__logit_scale": 0.5}, "llama.logit_scale"), ({"llama__rope__dimension_count": 16}, "dimension_count"),

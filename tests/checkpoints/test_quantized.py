@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import qkv
+from qkv.adapt import quantise
 from qkv.checkpoints import model_dir, quantized, storage
 from qkv.errors import QkvError
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
@@ -190,6 +191,41 @@ def test_a_kernel_may_take_the_numbers_as_they_are_packed(tmp_path):
     want = expected["model.layers.0.mlp.down_proj.weight"]
     assert torch.allclose(multiply(packed.codes, packed.scale, packed.zero, packed.group), want, rtol=1e-6)
     assert len(zeros) == 7  # GPTQ's biases of zeros
+
+
+def make_held(shape, bits: int = 4, method: str = "gptq", zero: int = 0, many: int = 32):
+    """As a method writes it when zeros stand in the middle, or `zero` off it, and fp16 holds the scales."""
+    groups, half = -(-shape[1] // many), 2 ** (bits - 1)
+    codes, scale, zeros = draw(shape, groups, 0, 2**bits - 1)
+    scale, zeros, group = scale.half().float(), torch.full_like(zeros, half + zero), torch.arange(shape[1]) // many
+    want = multiply(codes, scale, zeros, group)
+    if method == "gptq":
+        return {"qweight": pack_columns(codes.tolist(), bits).T, "scales": scale.T, "g_idx": group.int(),
+                "qzeros": pack_columns((zeros.T - 1).tolist(), bits)}, want
+    parts = {"weight_packed": pack_columns(codes.tolist(), bits), "weight_shape": torch.tensor(shape)}
+    low = {"weight_zero_point": pack_columns(zeros.T.tolist(), bits).T} if zero else {}
+    return {**parts, **low, "weight_scale": scale}, want
+
+
+GPTQ = {"quant_method": "gptq", "group_size": 32}
+
+
+@pytest.mark.parametrize(("settings", "how", "kind"), [
+    ({**GPTQ, "bits": 4}, {}, "Q4_0"), ({**GPTQ, "bits": 8}, {"bits": 8}, "Q8_0"),
+    (pressed("pack-quantized"), {"method": "packed"}, "Q4_0"),
+    (pressed("pack-quantized", group_size=48), {"method": "packed", "many": 48}, ""),
+    ({**GPTQ, "bits": 4}, {"zero": 1}, ""), (pressed("pack-quantized"), {"method": "packed", "zero": 1}, ""),
+    (pressed("pack-quantized"), {"method": "packed", "zero": 8 - 1}, ""),
+])  # fmt: skip
+def test_symmetric_numbers_stay_in_few_bits_and_others_are_written_out(settings, how, kind, tmp_path):
+    expected = write(tmp_path, settings, make_held, **how)
+    model = qkv.load(tmp_path, device="cpu")
+    held = quantise.find_quantised(model.core)
+    assert {m.kind for m in held.values()} == ({kind} if kind else set())
+    assert len(held) == (7 if kind else 0)
+    found = read_back(model, tmp_path)
+    for name, want in expected.items():
+        assert (found[name].double() - want).abs().max() <= 4e-7 * want.abs().max(), name
 
 
 @pytest.mark.parametrize(("settings", "named"), [

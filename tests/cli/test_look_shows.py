@@ -78,6 +78,11 @@ def test_a_walk_begins_at_the_strongest_key(capsys: pytest.CaptureFixture[str]) 
     assert data(capsys, "demo", DEMO, "--show", "walk", "--word", "0")[0]["data"]["query"] == 0
 
 
+def test_experts_without_a_text_are_counted_over_pairs_of_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = data(capsys, "demo-moe", "--show", "experts")
+    assert found["data"]["texts"] == len(found["text"]) == 300
+
+
 def test_experts_are_counted_over_the_lines_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import torch
 from support import oracles
 
 from qkv import hub
+from qkv.checkpoints import model_dir
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.errors import QkvError
 from qkv.families import Config
@@ -84,3 +85,13 @@ def test_defaults_of_a_derived_format_stand_between_file_and_parent() -> None:
     c.finish(())
     with pytest.raises(QkvError, match="'e' is missing"):
         c.size("e")
+
+
+@pytest.mark.parametrize("family", ["gemma3", "olmo3"])
+def test_layers_with_a_window_turn_by_their_own_base_if_none_is_said(family: str) -> None:
+    module = model_dir.modules()[family]
+    usual = {"gemma3": 10_000.0, "olmo3": 5e5}[family]
+    said = {k: v for k, v in next(iter(module.SIZES.values())).items() if not k.startswith("rope")}
+    rope = {"full_attention": {"rope_type": "default", "rope_theta": 3e6}, "sliding_attention": {}}
+    blocks = module.spec(Config(said | {"rope_parameters": rope}, "config")).stack.blocks
+    assert {(bool(b.attn.mask.window), b.attn.rotary.base) for b in blocks} == {(True, usual), (False, 3e6)}

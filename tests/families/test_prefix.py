@@ -13,7 +13,7 @@ from qkv.core.positions import resolve_positions
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.families import chatglm, glm_blank
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 
 MASK, START = 5, 6

@@ -15,9 +15,8 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam
-from qkv.generation.engine import Engine
+from qkv.generation.engine import Engine, generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Adjustments, Sampling, adjust
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -211,9 +210,9 @@ def test_a_row_that_may_say_nothing_more_fails_and_its_neighbours_go_on():
 
 
 @pytest.mark.parametrize(("given", "code"), [
-    ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"repetition_penalty": math.inf}, "repetition-penalty"),
-    ({"presence_penalty": math.nan}, "not-finite"), ({"frequency_penalty": math.inf}, "not-finite"),
-    ({"logit_bias": ((3, -math.inf),)}, "not-finite"), ({"no_repeat_ngram": -1}, "negative"),
+    ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"repetition_penalty": math.inf}, "argument"),
+    ({"presence_penalty": math.nan}, "argument"), ({"frequency_penalty": math.inf}, "argument"),
+    ({"logit_bias": ((3, -math.inf),)}, "argument"), ({"no_repeat_ngram": -1}, "negative"),
     ({"min_new_tokens": -2}, "negative"),
 ])  # fmt: skip
 def test_values_that_cannot_be_are_named(given, code):

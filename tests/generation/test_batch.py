@@ -1,4 +1,4 @@
-"""The engine against the model itself, read whole for every token, one row at a time."""
+"""A batch against the model itself, read whole for every token, one row at a time."""
 
 import functools
 from copy import deepcopy
@@ -16,8 +16,8 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation import decoder as decoder_module
-from qkv.generation.batch import generate, stream_tokens
 from qkv.generation.decoder import Decoder, batch_by_length
+from qkv.generation.engine import Engine, Settings, generate, stream_tokens
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Sampling
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -205,12 +205,20 @@ def test_the_context_end_stops_a_row_with_length():
     core = model("learned")
     prompt = list(range(60))
     (row,) = generate(core, [prompt])
-    assert (len(row.tokens), row.finish_reason) == (4, "length")
+    assert (row.tokens, row.finish_reason) == (plainly(core, prompt, 5)[0], "length")
     full, short = generate(core, [list(range(64)), prompt])
-    assert (full.tokens, full.finish_reason) == ([], "length")
+    assert (full.tokens, full.finish_reason) == (plainly(core, list(range(64)), 1)[0], "length")
     assert short.tokens == row.tokens
-    assert len(generate(core, [prompt], options=DecodeOptions(context=62))[0].tokens) == 2
+    assert len(generate(core, [prompt], options=DecodeOptions(context=62))[0].tokens) == 3
+    assert len(generate(core, [list(range(6))], options=DecodeOptions(context=11))[0].tokens) == 6
     assert generate(core, []) == []
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_the_token_behind_the_last_position_is_written_from_pages_too(size):
+    core, prompt = model("learned"), list(range(60))
+    handle = Engine(core, Settings(tokens=64, page_size=size)).submit(prompt)
+    assert handle.result().tokens == plainly(core, prompt, 5)[0]
 
 
 @pytest.mark.parametrize(
@@ -242,8 +250,9 @@ def test_logits_that_are_not_finite_stop_with_the_row_named():
     initialise(core, 0)
     with torch.no_grad():
         core.head.weight[3] = float("nan")
-    with pytest.raises(QkvError, match=r"row 0, token 0: .*not finite"):
+    with pytest.raises(QkvError) as error:
         generate(core, [[5]], options=DecodeOptions(3))
+    assert (error.value.code, error.value.message.fields) == ("logits-not-finite", {"number": 0, "tokens": 0})
 
 
 def test_only_the_last_position_of_a_prompt_goes_through_the_head():

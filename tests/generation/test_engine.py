@@ -12,9 +12,8 @@ from qkv.core.model import Transformer
 from qkv.core.step import active_tracer
 from qkv.errors import QkvError
 from qkv.generation import passes
-from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam
-from qkv.generation.engine import Engine, Settings
+from qkv.generation.engine import Engine, Settings, generate
 from qkv.generation.pages import Pages, Table
 from qkv.generation.runner import Runner
 from qkv.generation.scheduler import Limits
@@ -184,8 +183,8 @@ def test_a_request_that_no_pool_can_hold_says_what_would_fit():
     engine = Engine(model("gqa"), Settings(tokens=40, page_size=4))
     with pytest.raises(QkvError) as error:
         engine.submit(list(range(30)), ask("gqa", max_new_tokens=20))
-    assert (error.value.code, error.value.message.fields["fits"]) == ("pages", 10)
-    assert len(engine.submit(list(range(30)), ask("gqa", max_new_tokens=10, eos=())).result().tokens) == 10
+    assert (error.value.code, error.value.message.fields["fits"]) == ("pages", 11)
+    assert len(engine.submit(list(range(30)), ask("gqa", max_new_tokens=11, eos=())).result().tokens) == 11
 
 
 @pytest.mark.parametrize("prompt", [[], [97], [-1], list(range(70))])

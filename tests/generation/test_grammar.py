@@ -14,9 +14,8 @@ from tokenizers import decoders, models, pre_tokenizers
 import qkv
 from qkv.errors import QkvError
 from qkv.generation import grammar
-from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam
-from qkv.generation.engine import Engine
+from qkv.generation.engine import Engine, generate
 from qkv.generation.grammar import Grammar, build_grammar
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Sampling

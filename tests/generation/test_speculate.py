@@ -13,8 +13,8 @@ from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.generation import speculate
-from qkv.generation.batch import generate
 from qkv.generation.constraints import Holding
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions, Sequence
 from qkv.generation.speculate import MOST, TRIAL, Draft, Gain, Lookup, Speculation
 from qkv.sampling import Sampling
@@ -131,7 +131,7 @@ def test_a_limit_a_context_and_a_guide_hold():
     found = write("gqa", PROMPTS[0], Lookup(), Sampling(), short)
     assert found.sequence.tokens == generate(model("gqa"), PROMPTS[:1], options=short)[0].tokens
     full = write("gqa", [7] * 12, Lookup(), Sampling(), short)
-    assert (full.sequence.tokens, full.sequence.finish_reason) == ([], "length")
+    assert (len(full.sequence.tokens), full.sequence.finish_reason) == (1, "length")
     guide = Holding.from_spellings([[(11, 12)]], (3,))
     held = options_of("gqa", 30, guides=(guide,))
     alone = generate(model("gqa"), PROMPTS[:1], options=held)[0]

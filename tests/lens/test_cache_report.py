@@ -9,7 +9,7 @@ from support import zoo
 
 from qkv.core.cache import Static
 from qkv.core.step import Inputs
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import cache_report
 from qkv.lens.trace import Trace

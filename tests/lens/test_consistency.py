@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import zoo
 
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import attribution, edit
 from qkv.lens.trace import READOUTS, Trace

@@ -10,7 +10,7 @@ from qkv.checkpoints import model_dir
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.families import glm_blank
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, gradient
 from qkv.lens.trace import Trace

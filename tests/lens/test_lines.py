@@ -12,8 +12,8 @@ import qkv
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import trace_storage
 from qkv.lens.trace import Trace

@@ -5,7 +5,7 @@ import torch
 from support.small import IDS, SOURCE, encoder, lm, made, run, seq2seq
 
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import logit_lens
 from qkv.lens.trace import Trace

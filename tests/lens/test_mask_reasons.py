@@ -9,7 +9,7 @@ from qkv.core.cache import Static
 from qkv.core.masks import REASONS, MaskContext, find_reasons
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import mask_reasons
 from qkv.lens.trace import Trace

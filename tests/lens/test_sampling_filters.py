@@ -8,7 +8,7 @@ import torch
 from support import zoo
 
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import sampling_filters
 from qkv.lens.trace import Trace

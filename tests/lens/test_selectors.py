@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, trace_storage
 from qkv.lens.trace import Trace

@@ -9,7 +9,7 @@ from support import zoo
 
 from qkv.core.positions import sinusoid
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import step_by_step
 from qkv.lens.step_by_step import STEPS, Strip, Walk

@@ -18,8 +18,8 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
-from qkv.generation.batch import generate
 from qkv.generation.beam import Search, beam
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, recording, trace_storage
 from qkv.lens.taps import tap_names

@@ -6,7 +6,7 @@ import torch
 from support import zoo
 
 from qkv.core.step import Inputs
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import edit, wavefront
 from qkv.lens.trace import Trace

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv import cost
-from qkv.generation.batch import generate
+from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
 from qkv.specialize.core_text import print_core

@@ -19,7 +19,8 @@ def states(made: qkv.Model, row: list[int]) -> torch.Tensor:
     with torch.no_grad():
         if made.encoder_decoder:
             return core.encode(ids)[0]
-        return made(ids, prefix=torch.tensor([len(row)]) if made.spec.decoder else None).hidden[0]
+        prefix = torch.tensor([len(row)]) if made.spec.architecture == "prefix decoder" else None
+        return made(ids, prefix=prefix).hidden[0]
 
 
 @pytest.mark.parametrize("name", ["encoder", "cloze", "gqa", "seq2seq", "relative", "blanks"])

@@ -7,7 +7,8 @@ from support import zoo
 
 import qkv
 from qkv.errors import QkvError
-from qkv.tasks.generate import GenerateOptions, UnheededKeys, list_unheeded, read_defaults
+from qkv.tasks.generate import UnheededKeys
+from qkv.tasks.generate_options import GenerateOptions, list_unheeded, read_defaults
 
 
 def model(name: str) -> qkv.Model:
@@ -98,7 +99,7 @@ def test_keys_of_a_model_that_are_not_heeded_are_named():
     ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"logit_bias": {99_999: 1.0}}, "token-id"),
     ({"logit_bias": {3: "much"}}, "logit-bias"), ({"logit_bias": [3]}, "logit-bias"),
     ({"logit_bias": {True: 1}}, "prompt"),
-    ({"beam": 2, "groups": 2}, "groups"), ({"logit_bias": {3: float("nan")}}, "not-finite"),
+    ({"beam": 2, "groups": 2}, "groups"), ({"logit_bias": {3: float("nan")}}, "argument"),
 ])  # fmt: skip
 def test_options_that_contradict_each_other_are_named(given, code):
     with pytest.raises(QkvError) as caught:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.adapt import native, row_products
+
 ROWS = 32  # the order is made for so many; it was the same for every number tried
 LEAST = 1 << 20  # numbers of weights times rows: with fewer, oneDNN's bookkeeping costs more than it saves in fp32
 
@@ -32,6 +34,9 @@ class Packed(nn.Linear):
         low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
         if torch.is_grad_enabled() or not low:
             return multiply(input, weight, self.bias)
+        few = input.numel() <= row_products.MOST["bf16"] * input.shape[-1] and weight.is_contiguous()
+        if few and input.shape[-1] % 32 == 0 and (found := native.library()):  # the weight itself is read as fast
+            return row_products.multiply(found, input, row_products.Matrix("bf16", weight, None, self.bias))
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again
         if self.packed is None or self.packed[0] != made_of:
             self.packed = made_of, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)

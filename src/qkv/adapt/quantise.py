@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.adapt import row_products
+from qkv.adapt import native, row_products
 from qkv.adapt.lora import find_linears
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
@@ -37,7 +37,7 @@ class Quantised(nn.Linear):
     def weight(self) -> Tensor:  # type: ignore[override]
         """The numbers [out, in] written out."""
         held, scale = self.stored_bytes()
-        found = row_products.library()
+        found = native.library()
         dtype = self.like.dtype
         if found and held.device.type == "cpu" and dtype in (torch.float32, torch.bfloat16):
             return row_products.unpack(found, self.kind, held, scale, dtype)
@@ -72,8 +72,8 @@ class Quantised(nn.Linear):
         if not is_plain(input) or input.numel() > row_products.MOST[self.kind] * input.shape[-1]:
             return F.linear(input, self.weight, self.bias)
         held, scale = self.stored_bytes()
-        if found := row_products.library():
-            return row_products.multiply(found, self.kind, input, held, scale, self.bias)
+        if found := native.library():
+            return row_products.multiply(found, input, row_products.Matrix(self.kind, held, scale, self.bias))
         if self.kind == "int8" and input.dtype == torch.bfloat16 and input.numel() <= FEW * input.shape[-1]:
             assert scale is not None
             scale = scale[:, 0].to(input.dtype)
@@ -168,7 +168,7 @@ def kind_of(weight: Tensor) -> str:
 def kept_kinds(dtype: str, *, gguf: bool) -> tuple[str, ...]:
     """The stored kinds that stay as they are when a model is loaded with a dtype that people type."""
     if dtype == "auto":  # without a kernel, writing blocks out at each step would be slower than at once
-        return ("int8", "Q8_0", "Q4_0") if not gguf or row_products.library() else ()
+        return ("int8", "Q8_0", "Q4_0") if not gguf or native.library() else ()
     return {"int8": ("int8", "Q8_0"), "int4": ("Q4_0",)}.get(dtype, ())
 
 

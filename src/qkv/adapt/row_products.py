@@ -1,38 +1,28 @@
-"""Products of a few rows with matrices of 16, 8 or 4 bits, by row_products.c where this machine has a C compiler.
-
-It is compiled at its first use, kept in the cache by what it was made of, and held to the open formula first.
-Where there is no compiler, or QKV_NATIVE=0 forbids it, there is no such kernel, and nothing else changes.
-"""
+"""Products of a few rows with matrices of 32, 16, 8 or 4 bits, by row_products.c where this machine can compile it."""
 
 import ctypes
-import hashlib
-import importlib.util
-import os
-import shlex
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from qkv.adapt.native import Library
 from qkv.errors import QkvError
-from qkv.files import replace_file
-from qkv.messages import Message
-from qkv.paths import cache_dir
 
-SOURCE = Path(__file__).with_suffix(".c")
-KINDS = {"bf16": 0, "int8": 1, "Q8_0": 2, "Q4_0": 3}  # as row_products.c numbers them
-MOST = {"bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32}  # rows; with more, the matrix is unpacked once (not tuned)
-AVX2 = ("-mavx2", "-mfma", "-mf16c")
-AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16"), "avx512": AVX512, "avx2": AVX2, "portable": ()}
-ALWAYS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
-SECONDS = 120.0  # for a compiler that hangs
+KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
+# rows; with more, the matrix is unpacked once (not tuned)
+MOST = {"fp32": 8, "bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
+
+
+class Matrix(NamedTuple):
+    """A matrix [n, k] of a kind, the scales that stand apart from it, and what is added to each of n."""
+
+    kind: str
+    weight: Tensor
+    scale: Tensor | None = None
+    bias: Tensor | None = None
 
 
 class Job(ctypes.Structure):
@@ -40,98 +30,9 @@ class Job(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias", "x", "out")),
-        *((name, ctypes.c_int64) for name in ("rows", "n", "k")),
+        *((name, ctypes.c_int64) for name in ("rows", "n", "k", "step")),
         *((name, ctypes.c_int32) for name in ("kind", "narrow")),
     )
-
-
-@dataclass(frozen=True)
-class Library:
-    """The compiled kernels, the instruction set that they were compiled for, and how they share out their work.
-
-    Threads are those of PyTorch's own OpenMP; without it (`fork` is None) one thread does the work.
-    """
-
-    run: Any
-    isa: str
-    compiler: str
-    fork: int | None
-    number: int | None
-
-
-@cache
-def find_library() -> Library | Message:
-    """The kernels of this machine, or why there are none."""
-    if os.environ.get("QKV_NATIVE", "1").lower() in ("0", "false", "no", "off"):
-        return Message("switched off by QKV_NATIVE")
-    try:
-        found = open_library(*compile_source(choose_isa()))
-        check_library(found)
-    except (QkvError, OSError, subprocess.SubprocessError, AttributeError) as e:
-        return e.message if isinstance(e, QkvError) else Message("{e}", e=e)
-    return found
-
-
-def library() -> Library | None:
-    """The kernels of this machine, None where there are none."""
-    found = find_library()
-    return found if isinstance(found, Library) else None
-
-
-def choose_isa() -> str:
-    """The widest instruction set of the CPU that PyTorch uses too (ATEN_CPU_CAPABILITY may narrow it)."""
-    used, known = torch.backends.cpu.get_cpu_capability(), getattr(torch.cpu, "get_capabilities", dict[str, Any])()
-    if used.startswith("AVX512"):
-        return "avx512_bf16" if known.get("avx512_bf16") else "avx512"
-    return "avx2" if used == "AVX2" and known.get("f16c", True) else "portable"
-
-
-def find_compiler() -> tuple[str, ...] | None:
-    """The command of a C compiler: `CC`, then what the system has, then that of the package ziglang."""
-    if named := os.environ.get("CC"):
-        return tuple(shlex.split(named))
-    for name in ("cc", "clang", "gcc"):
-        if path := shutil.which(name):
-            return (path,)
-    return (sys.executable, "-m", "ziglang", "cc") if importlib.util.find_spec("ziglang") else None
-
-
-def compile_source(isa: str) -> tuple[Path, str, str]:
-    """The library compiled for an instruction set, from the cache where it is; with that set and the compiler.
-
-    Raises:
-        QkvError: there is no compiler, or it failed; the message has its first line.
-    """
-    command = find_compiler()
-    if command is None:
-        raise QkvError("no C compiler (cc, clang, gcc or the package ziglang)")
-    flags = (*ALWAYS, *FLAGS[isa])
-    made_of = [SOURCE.read_bytes(), *(part.encode() for part in (*command, *flags, sys.platform))]
-    path = cache_dir() / "native" / f"row_products-{isa}-{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}.so"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as aside:
-            try:
-                subprocess.run([*command, *flags, str(SOURCE), "-o", str(aside)], capture_output=True, text=True,
-                               timeout=SECONDS, check=True)
-            except (OSError, subprocess.SubprocessError) as e:
-                said = (getattr(e, "stderr", None) or str(e)).strip().splitlines()[0]
-                raise QkvError("the compiler {compiler} failed: {said}", compiler=" ".join(command),
-                               said=said) from None
-    return path, isa, " ".join(command)
-
-
-def open_library(path: Path, isa: str, compiler: str) -> Library:
-    """A compiled library, with PyTorch's OpenMP to run it on several threads."""
-    run = ctypes.CDLL(str(path)).qkv_run
-    run.argtypes, run.restype = (ctypes.c_void_p,) * 3 + (ctypes.c_int64,), ctypes.c_int
-    try:  # a runtime of its own would fight with PyTorch's over the cores
-        loaded = ctypes.CDLL(None)
-        fork, number = (ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
-                        for name in ("GOMP_parallel", "omp_get_thread_num"))
-    except (AttributeError, OSError, TypeError):
-        fork = number = None
-    return Library(run, isa, compiler, fork, number)
 
 
 def check_library(found: Library) -> None:
@@ -141,7 +42,7 @@ def check_library(found: Library) -> None:
         n, k = 13, 96
         weight, scale = draw_matrix(kind, n, k, draw)
         for dtype in (torch.float32, torch.bfloat16):
-            if (kind, dtype) == ("bf16", torch.float32):
+            if (kind, dtype) in (("bf16", torch.float32), ("fp32", torch.bfloat16)):
                 continue
             open_weight = open_matrix(kind, weight, scale)
             got = unpack(found, kind, weight, scale, dtype)
@@ -149,7 +50,7 @@ def check_library(found: Library) -> None:
                 raise QkvError("the compiled kernel unpacks {kind} wrongly for {isa}", kind=kind, isa=found.isa)
             for rows in (1, 3, 4, 9):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
-                got = multiply(found, kind, x, weight, scale, bias).double()
+                got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
                 want = x.double() @ open_weight.double().T + bias.double()
                 room = (x.double().abs() @ open_weight.double().abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
@@ -160,20 +61,19 @@ def check_library(found: Library) -> None:
 
 def draw_matrix(kind: str, n: int, k: int, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
     """A random matrix [n, k] of a kind, and the scales that stand apart from it."""
-    if kind == "bf16":
-        return torch.randn(n, k, generator=draw).bfloat16(), None
+    if kind in ("fp32", "bf16"):
+        return torch.randn(n, k, generator=draw).to(torch.bfloat16 if kind == "bf16" else torch.float32), None
     if kind == "int8":
         return torch.randint(-127, 128, (n, k), generator=draw, dtype=torch.int8), torch.rand(n, 1, generator=draw)
-    bytes_ = {"Q8_0": 34, "Q4_0": 18}[kind]
-    weight = torch.randint(0, 256, (n, k // 32, bytes_), generator=draw, dtype=torch.uint8)
-    scales = torch.randn(n, k // 32, 1, generator=draw).half()
-    weight[..., :2] = scales.view(torch.uint8)
+    weight = torch.randint(0, 256, (n, k // 32, BYTES[kind]), generator=draw, dtype=torch.uint8)
+    apart = 2 if kind == "Q4_1" else 1  # fp16 numbers before the bytes
+    weight[..., : 2 * apart] = torch.randn(n, k // 32, apart, generator=draw).half().view(torch.uint8)
     return weight, None
 
 
 def open_matrix(kind: str, weight: Tensor, scale: Tensor | None) -> Tensor:
     """The numbers [n, k] of a matrix, written out in PyTorch: what each kernel is held to. fp32."""
-    if kind == "bf16":
+    if kind in ("fp32", "bf16"):
         return weight.float()
     if kind == "int8":
         assert scale is not None
@@ -181,18 +81,31 @@ def open_matrix(kind: str, weight: Tensor, scale: Tensor | None) -> Tensor:
     own = weight[..., :2].contiguous().view(torch.float16).float()  # n blocks 1
     if kind == "Q8_0":
         return (weight[..., 2:].contiguous().view(torch.int8) * own).flatten(1)
-    pairs = weight[..., 2:]
-    return (torch.cat((pairs & 15, pairs >> 4), -1).to(torch.int8).sub(8) * own).flatten(1)
+    pairs = weight[..., 4 if kind == "Q4_1" else 2 :]
+    numbers = torch.cat((pairs & 15, pairs >> 4), -1).to(torch.int8)
+    if kind == "Q4_0":
+        return (numbers.sub(8) * own).flatten(1)
+    return (numbers * own + weight[..., 2:4].contiguous().view(torch.float16).float()).flatten(1)
 
 
-def multiply(found: Library, kind: str, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x [..., k] times a matrix [n, k] transposed, plus bias [n], in x's type: fp32 or bf16 (for bf16 alone bf16)."""
-    n, k = len(weight), x.shape[-1]
-    x = x.contiguous()
-    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype)
-    job = Job(weight.data_ptr(), 0 if scale is None else scale.data_ptr(), 0 if bias is None else bias.data_ptr(),
-              x.data_ptr(), out.data_ptr(), x.numel() // k, n, k, KINDS[kind], x.dtype == torch.bfloat16)
-    start(found, job)
+def multiply(found: Library, x: Tensor, matrix: Matrix) -> Tensor:
+    """x [..., k] times a matrix [n, k] transposed, plus bias, in x's type: fp32 or bf16."""
+    return multiply_together(found, x, (matrix,))
+
+
+def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
+    """The products of x [..., k] with up to four matrices of one kind, side by side: [..., sum of n]."""
+    k, x, low = x.shape[-1], x.contiguous(), x.dtype == torch.bfloat16
+    total = sum(len(m.weight) for m in matrices)
+    out = torch.empty((*x.shape[:-1], total), dtype=x.dtype)
+    jobs, at, rows = (Job * len(matrices))(), 0, x.numel() // k
+    begin, read = out.data_ptr(), x.data_ptr()
+    for n, m in enumerate(matrices):
+        to = begin + at * out.element_size()
+        jobs[n] = Job(m.weight.data_ptr(), address(m.scale), address(m.bias), read, to, rows, len(m.weight), k, total,
+                      KINDS[m.kind], low)
+        at += len(m.weight)
+    start(found, jobs, total * k)
     return out
 
 
@@ -201,14 +114,18 @@ def unpack(found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtyp
     n = len(weight)
     k = weight.shape[1] * (32 if weight.ndim == 3 else 1)
     out = torch.empty(n, k, dtype=dtype)
-    job = Job(weight.data_ptr(), 0 if scale is None else scale.data_ptr(), 0, 0, out.data_ptr(), 0, n, k, KINDS[kind],
-              dtype == torch.bfloat16)
-    start(found, job)
+    low = dtype == torch.bfloat16
+    job = Job(weight.data_ptr(), address(scale), 0, 0, out.data_ptr(), 0, n, k, k, KINDS[kind], low)
+    start(found, (Job * 1)(job), n * k)
     return out
 
 
-def start(found: Library, job: Job) -> None:
-    """Run a job on as many threads as PyTorch has; a small one on one."""
-    threads = torch.get_num_threads() if found.fork and job.n * job.k >= 1 << 16 else 1
-    if found.run(ctypes.addressof(job), found.fork, found.number, threads):
+def address(t: Tensor | None) -> int:
+    """Where the numbers of a tensor begin; 0 where there is none."""
+    return 0 if t is None else t.data_ptr()
+
+
+def start(found: Library, jobs: ctypes.Array[Job], work: int) -> None:
+    """Run jobs on as many threads as PyTorch has; small ones on one."""
+    if found.opened.qkv_run(ctypes.addressof(jobs), len(jobs), *found.share_out(work)):
         raise MemoryError

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.checkpoints.quantized import Quantized
 from qkv.checkpoints.storage import Tensors
-from qkv.errors import QkvError
 from qkv.gguf_file import PackedTensor
 
-KEY, METHOD = "quantization_config", "compressed-tensors"
-FORMATS = ("pack-quantized", "int-quantized", "naive-quantized")
 BITS = {34: 8, 18: 4}  # of the numbers in blocks of so many bytes
 
 
@@ -29,7 +27,7 @@ class Packed:
     """
 
     shape: list[int]
-    read: Callable[[], tuple[Tensor, Tensor | None]] | None = None
+    read: Callable[[], tuple[Tensor, Tensor | None]]
     block: int = 0
 
     def on_meta(self) -> tuple[Tensor, Tensor | None]:
@@ -40,72 +38,37 @@ class Packed:
         return torch.empty(rows, columns, dtype=torch.int8, device="meta"), torch.empty(rows, 1, device="meta")
 
 
-def find_packed(tensors: Tensors, settings: Mapping[str, Any], where: object) -> dict[str, Packed]:
-    """The matrices of few bits whose bytes layers may hold, by the name of their weight; quantized.py writes out all.
-
-    Raises:
-        QkvError: a part of such a matrix is missing.
-    """
-    found = {name: packed for name, t in tensors.items()
-             if isinstance(t, PackedTensor) and (packed := from_gguf(t)) is not None}
-    if is_plain(settings):
-        ends = (".weight_packed", ".weight_scale", ".weight_shape", ".weight")
-        for scale in [n for n, t in tensors.items() if n.endswith(".weight_scale") and len(shape_of(t)) == 2]:
-            base = scale.removesuffix(".weight_scale")
-            parts = {end: tensors[base + end] for end in ends if base + end in tensors}
-            found[f"{base}.weight"] = from_parts(parts, base, where)
-    return found
+def find_packed(tensors: Tensors) -> dict[str, Packed]:
+    """The matrices of few bits whose bytes layers may hold, by the name of their weight."""
+    found = {name: from_gguf(t) if isinstance(t, PackedTensor) else from_grid(t) if isinstance(t, Quantized) else None
+             for name, t in tensors.items()}
+    return {name: packed for name, packed in found.items() if packed is not None}
 
 
-def is_plain(said: Mapping[str, Any]) -> bool:
-    """Whether a quantization_config describes symmetric whole numbers in the order of the inputs."""
-    weights = [group.get("weights") or {} for group in (said.get("config_groups") or {}).values()]
-    return said.get("quant_method") == METHOD and said.get("format") in FORMATS and all(
-        w.get("type", "int") == "int" and w.get("symmetric", True) and not w.get("actorder") for w in weights)
-
-
-def from_parts(parts: Mapping[str, Callable[[], Tensor]], base: str, where: object) -> Packed:
-    """The matrix whose tensors, by the ends of their names, these are."""
-    whole = {".weight_scale", ".weight"} <= set(parts)
-    if not whole and not {".weight_packed", ".weight_scale", ".weight_shape"} <= set(parts):
-        raise QkvError("{where}: of the quantised {base} only {found} are there", where=where, base=base,
-                       found=", ".join(parts))
-    shape = list(shape_of(parts[".weight"])) if whole else parts[".weight_shape"]().tolist()
-
-    def read_numbers() -> Tensor:  # out in, int8
-        return parts[".weight"]() if whole else unpack_words(parts[".weight_packed"](), shape[1])
+def from_grid(matrix: Quantized) -> Packed | None:
+    """A matrix of signed whole numbers, where runs of 32 inputs share a scale that fp16 holds, or all inputs one."""
+    inputs = matrix.shape[1]
+    if matrix.read_grid is None or matrix.bits not in (4, 8) or inputs % 32:
+        return None
+    scale, zero, group = matrix.read_grid()
+    block = 0 if matrix.bits == 8 and scale.shape[1] == 1 else 34 if matrix.bits == 8 else 18
+    first, middle = group[::32], 0 if zero is None else matrix.middle
+    if not torch.equal(first.repeat_interleave(32), group) or (zero is not None and bool((zero != middle).any())):
+        return None
+    if block and not torch.equal(scale.half().to(scale.dtype), scale):
+        return None
 
     def read_bytes() -> tuple[Tensor, Tensor | None]:
-        numbers, scale = read_numbers(), parts[".weight_scale"]().float()
-        if bits == 8 and groups == 1:
-            return numbers, scale
-        return to_blocks(numbers, scale, bits), None
+        found: Any = matrix.read()
+        numbers = (found.codes.short() - middle).to(torch.int8) if middle else found.codes
+        wide = found.scale.float().expand(len(numbers), -1)
+        return (to_blocks(numbers, wide[:, first], matrix.bits), None) if block else (numbers, wide.contiguous())
 
-    groups = shape_of(parts[".weight_scale"])[1]
-    bits = 8 if whole else 32 * shape_of(parts[".weight_packed"])[1] // shape[1]
-    fits = shape[1] % 32 == 0 and (shape[1] // groups) % 32 == 0 and bits in (4, 8)
-    if fits and (bits == 4 or groups > 1):  # blocks hold their scales in fp16
-        scale = parts[".weight_scale"]()
-        fits = torch.equal(scale.half().to(scale.dtype), scale)
-    block = 0 if bits == 8 and groups == 1 else 34 if bits == 8 else 18
-    return Packed(shape, read_bytes if fits else None, block)
-
-
-def shape_of(read: Callable[[], Tensor]) -> list[int]:
-    """The shape of a stored tensor, from the header where there is one."""
-    return list(getattr(read, "shape", None) or read().shape)
-
-
-def unpack_words(words: Tensor, columns: int) -> Tensor:
-    """The signed numbers [out, in] in 32-bit words [out, in / 8 or in / 4]."""
-    bits = 32 * words.shape[1] // columns
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    numbers = (words[..., None] >> shifts) & ((1 << bits) - 1)
-    return (numbers.flatten(1)[:, :columns] - (1 << bits - 1)).to(torch.int8)
+    return Packed(matrix.shape, read_bytes, block)
 
 
 def pack_words(numbers: Tensor, bits: int) -> Tensor:
-    """The reverse of `unpack_words`."""
+    """Signed numbers [out, in] in 32-bit words [out, in / 8 or in / 4]."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int64)
     parts = (numbers.long() + (1 << bits - 1)).unflatten(1, (-1, 32 // bits)) << shifts
     words = parts.sum(-1)
@@ -113,9 +76,8 @@ def pack_words(numbers: Tensor, bits: int) -> Tensor:
 
 
 def to_blocks(numbers: Tensor, scale: Tensor, bits: int) -> Tensor:
-    """GGUF's blocks [out, in / 32, bytes] of numbers [out, in] and scales [out, groups]; larger groups share one."""
-    blocks = numbers.unflatten(1, (-1, 32))
-    scales = scale.repeat_interleave(blocks.shape[1] // scale.shape[1], 1)[..., None].half().view(torch.uint8)
+    """GGUF's blocks [out, in / 32, bytes] of numbers [out, in] and scales [out, in / 32]."""
+    blocks, scales = numbers.unflatten(1, (-1, 32)), scale[..., None].half().view(torch.uint8)
     if bits == 8:
         return torch.cat((scales, blocks.contiguous().view(torch.uint8)), -1)
     low, high = (blocks + 8).to(torch.uint8).chunk(2, -1)
@@ -170,5 +132,5 @@ def compress(tensors: Mapping[str, Tensor], linears: list[str]) -> tuple[dict[st
         "weights": {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group" if group else "channel",
                     "group_size": group, "dynamic": False, "actorder": None}}
         for i, ((bits, group), names) in enumerate(kinds.items())}
-    return stored, {"quant_method": METHOD, "format": FORMATS[0], "quantization_status": "compressed",
-                    "config_groups": groups, "ignore": [name for name in linears if name not in done]}
+    return stored, {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups,
+                    "quantization_status": "compressed", "ignore": [name for name in linears if name not in done]}

@@ -1,10 +1,12 @@
 """A model as a GGUF file: the way in (gguf.py) reversed, and read back before anything is written."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from qkv.checkpoints.sentence_transformers import GGUF_MODES, MODES, Pooling
 from qkv.core.model import Transformer
 from qkv.errors import QkvError, nearest
 from qkv.gguf_file import KINDS, write_gguf
+from qkv.messages import Message
+from qkv.spec import Spec, as_json
 
 DTYPES: dict[Any, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
@@ -62,34 +66,60 @@ def choose_kind(name: str, tensor: Tensor, kind: str) -> str:
 def describe_core(
     core: Transformer, loaded: Mapping[str, Any], path: Path
 ) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """The first architecture that can say the spec, its metadata and the tensors by GGUF's names."""
-    found = ("", "")
-    for name, family in gguf.architectures().items():
-        config = model_dir.family_config(family, core.spec)
+    """An architecture that can say the spec, the loaded config's first; its metadata and tensors by GGUF's names."""
+    known, found = gguf.architectures().values(), ("", Message())
+    for one in sorted(known, key=lambda a: a.begin["model_type"] != loaded.get("model_type")):
+        config = model_dir.family_config(one.family, core.spec)
         if isinstance(config, str):
-            found = (name, config) if loaded.get("model_type") == name or not found[0] else found
+            found = found if found[0] else (one.name, Message(config))
             continue
-        said = {ours: config[theirs] for ours, theirs in gguf.list_keys(name).items() if theirs in config}
-        said["vocab_size"], rope = core.spec.vocabulary, config.get("rope_parameters", {})
-        tensors, factors = name_table.export_tensors(core, gguf.list_names(family)), dict[str, Any]()
-        if rope:
-            said |= {"rope.freq_base": rope["rope_theta"], "rope.dimension_count": config["head_dim"],
-                     "attention.value_length": config["head_dim"]}
+        if config["model_type"] != one.begin["model_type"]:
+            continue
+        metadata, tensors = describe_config(config, one), name_table.export_tensors(core, one.names)
+        rope, factors = gguf.whole_rope(config), dict[str, Any]()
         if rope.get("rope_type") == "llama3":
-            half = config["head_dim"] // 2
+            half = read_head_dim(config) // 2
             tensors["rope_freqs.weight"] = gguf.llama3_factors(half, rope["rope_theta"], rope["factor"]).float()
             factors = gguf.read_factors(tensors["rope_freqs.weight"], rope["rope_theta"], path)
-        elif rope.get("rope_type", "default") != "default":
+        back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, one, path)
+        gguf.whole_rope(back).update(factors)
+        try:
+            spec = model_dir.spec_from_config(back | {k: v for k, v in config.items() if TRAINING.fullmatch(k)}, path)
+        except QkvError as e:
+            found = one.name, e.message
+            continue
+        if round_numbers(spec) == round_numbers(core.spec):
+            return one.name, metadata, tensors
+        found = one.name, model_dir.first_difference(core.spec, spec)
+    name, why = found
+    listed = sorted({architecture.name for architecture in known})
+    raise QkvError("no architecture of GGUF known here ({known}) can say this model; {name}: {why}",
+                   known=", ".join(listed), name=name, why=why)
+
+
+def round_numbers(spec: Spec) -> Any:
+    """A spec as JSON, its numbers as exact as metadata hold them."""
+    return json.loads(json.dumps(as_json(spec)), parse_float=np.float32)
+
+
+def read_head_dim(config: Mapping[str, Any]) -> int:
+    """The width of a head that turns."""
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def describe_config(config: Mapping[str, Any], architecture: gguf.Architecture) -> dict[str, Any]:
+    """A config as metadata."""
+    said = {ours: config[key] for ours, key in architecture.keys.items() if config.get(key) is not None}
+    said["vocab_size"], rope = config["vocab_size"], gguf.whole_rope(config)
+    if "attention.sliding_window" in said and "layer_types" in config:
+        said[gguf.PATTERN] = [int(kind == "sliding_attention") for kind in config["layer_types"]]
+    if rope:
+        dim = read_head_dim(config)
+        said |= {"rope.freq_base": rope["rope_theta"], "attention.value_length": dim,
+                 "rope.dimension_count": round(dim * rope.get("partial_rotary_factor", 1))}
+        if "sliding_attention" in config["rope_parameters"]:
+            said["rope.freq_base_swa"] = config["rope_parameters"]["sliding_attention"]["rope_theta"]
+        if rope["rope_type"] not in ("default", "llama3"):
             said |= {"rope.scaling.type": rope["rope_type"]}
             said |= {ours: rope[theirs] for ours, theirs in gguf.ROPE.items() if theirs in rope}
-        metadata = {f"{name}.{key}": value for key, value in said.items()}
-        back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, name, path)
-        if factors:
-            back["rope_parameters"] |= factors
-        spec = model_dir.spec_from_config(back | {k: v for k, v in config.items() if TRAINING.fullmatch(k)}, path)
-        if spec == core.spec:
-            return name, metadata, tensors
-        found = name, model_dir.first_difference(core.spec, spec)
-    name, why = found
-    raise QkvError("no architecture of GGUF known here ({known}) can say this model; {name}: {why}",
-                   known=", ".join(gguf.architectures()), name=name, why=why)
+    return {f"{architecture.name}.{key}": value for key, value in said.items()}

@@ -57,7 +57,7 @@ def spec_from_config(config: dict[str, Any], where: object) -> Spec:
         raise QkvError("{where}: the key 'model_type' is missing; is this a model's config?", where=where)
     if config["model_type"] in OWN:
         return from_json(Spec | LSTMSpec, config.get("spec"), f"{where}: spec")
-    own = {key: value for key, value in config.items() if key != compressed.KEY}  # how it is stored, not what it is
+    own = {key: value for key, value in config.items() if key != quantized.SETTINGS}  # how it is stored, not what it is
     family, reader = family_of_config(config, where), Config(own, str(where))
     try:
         spec = family.spec(reader)
@@ -120,7 +120,7 @@ def load_core(
     opened, settings = storage.open_tensors(directory), read_packing(directory)
     tensors, zeros = quantized.unpack_tensors(opened, settings, directory / "config.json") if settings else (opened, [])
     few = hold and (settings or is_gguf(directory))
-    packed = compressed.find_packed(opened, settings, directory) if few else {}
+    packed = compressed.find_packed(tensors) if few else {}
     shapes = storage.read_shapes(tensors)
     refuse_missing_layers(spec, shapes, config, directory / "config.json")
     with build_on_meta():
@@ -178,9 +178,9 @@ def hold_packed(
     found: dict[str, Callable[[], Tensor]] = {}
     for slot in name_table.expand_rows(names, core):
         name = next((t for t in slot.theirs if t in packed), "")
-        read = packed[name].read if name else None
-        if read is None or {"flip", "stack"} & set(slot.ops):
+        if not name or {"flip", "stack"} & set(slot.ops):
             continue
+        read = packed[name].read
         weight, scale = packed[name].on_meta()
         parts = name_table.convert_in(weight, slot)
         scales = name_table.convert_in(scale, slot) if scale is not None else [None] * len(parts)
@@ -283,8 +283,8 @@ def save_core(
     stored = str(next(t for t in tensors.values() if t.is_floating_point()).dtype).removeprefix("torch.")
     tensors, how = compressed.compress(tensors, list_linears(core, names))
     storage.write_tensors(directory, tensors)
-    config = {key: value for key, value in chosen.items() if key != compressed.KEY}
-    how = {compressed.KEY: how} if how else {}
+    config = {key: value for key, value in chosen.items() if key != quantized.SETTINGS}
+    how = {quantized.SETTINGS: how} if how else {}
     storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored, **how})
     return str(chosen["model_type"])
 

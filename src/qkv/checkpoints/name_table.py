@@ -6,7 +6,8 @@ Ours left, theirs right. `*` is a layer, `{a,b}` a list in step with the other s
 alternative spelling (the first is written). A row that ends in .weight or .bias names tensors. Ops: `flip` transposes,
 `split` cuts one tensor into ours, `row` strips a leading 1, `stack` lays theirs, one for each expert `#`, on a pile.
 `weave`, before `split`, sorts rows that stand by key/value head and then by q, k, v; `pairs` rows that turn two by two
-in halves. `with:x` and `without:x` say that the row is for cores that have, or lack, a module x.
+in halves. `shift`: theirs are ours plus 1. `with:x` and `without:x` say that the row is for cores that have, or lack, a
+module x.
 """
 
 import re
@@ -93,6 +94,8 @@ def convert_in(theirs: Tensor, slot: Slot) -> list[Tensor]:
         theirs = theirs[0]
     if "flip" in slot.ops and theirs.ndim == 2:
         theirs = theirs.T
+    if "shift" in slot.ops:
+        theirs = theirs.float() - 1
     if "pairs" in slot.ops and theirs.shape[:1] == next(iter(slot.ours.values())).shape[:1]:
         theirs = theirs.unflatten(0, (slot.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
     if "split" not in slot.ops:
@@ -119,6 +122,8 @@ def convert_out(ours: list[Tensor], slot: Slot) -> Tensor:
             raise QkvError("{name}: this family stores its matrices the other way round, which no layout of few bits "
                            "allows; save it in bf16, or as a model of type qkv", name=slot.theirs[0])
         theirs = theirs.T
+    if "shift" in slot.ops:
+        theirs = theirs.float() + 1
     if "row" in slot.ops:
         theirs = theirs[None]
     return theirs.contiguous()

@@ -42,12 +42,18 @@ class Grouped:
         return made.mul_(self.scale.float()[:, self.group])
 
 
+Grid = tuple[Tensor, Tensor | None, Tensor]  # the scale, zero and group of a Grouped
+
+
 @dataclass(frozen=True)
 class Quantized:
     """A matrix of a quantised checkpoint, read when it is called for."""
 
     shape: list[int]
     read: Callable[[], Grouped | Tensor]  # a tensor where the method knows no groups of inputs
+    bits: int = 0  # of its whole numbers; 0 where layers hold no such ones
+    read_grid: Callable[[], Grid] | None = None  # all of it but the numbers
+    middle: int = 0  # the zero of a symmetric one
 
     def __call__(self) -> Tensor:
         found = self.read()
@@ -112,15 +118,20 @@ def read_packed(m: Module) -> Quantized:
     scale, zero = m.take_part("weight_scale"), m.find_part("weight_zero_point", -1, -1)
     order = m.find_part("weight_g_idx", inputs)
 
-    def read_groups() -> Grouped:
+    half = 2 ** bits[0] // 2
+
+    def read_grid() -> Grid:
         found = as_rows(scale(), m, outputs)
         group = (m.group_inputs(inputs, found.shape[1], sizes_of(m.settings, 1)) if order is None
                  else check_order(order(), found.shape[1], m))
-        codes, half = unpack_bits(words(), bits[0])[:, :inputs], 2 ** bits[0] // 2
         low = None if zero is None else unpack_bits(zero().T, bits[0]).T[:outputs].short() - half
-        return Grouped((codes.short() - half).to(torch.int8), found, low, group)
+        return found, low, group
 
-    return Quantized(outputs_inputs, read_groups)
+    def read_groups() -> Grouped:
+        codes = unpack_bits(words(), bits[0])[:, :inputs].short() - half
+        return Grouped(codes.to(torch.int8), *read_grid())
+
+    return Quantized(outputs_inputs, read_groups, bits[0], read_grid)
 
 
 def read_scaled(m: Module) -> Quantized:
@@ -129,15 +140,20 @@ def read_scaled(m: Module) -> Quantized:
     scale = m.find_part("weight_scale_inv") or m.take_part("weight_scale")  # both multiply
     outputs, inputs = weight.shape
     zero = m.find_part("weight_zero_point")
+    kinds = {(g.get("weights") or {}).get("type", "int") for g in (m.settings.get("config_groups") or {}).values()}
+
+    def read_grid() -> Grid:
+        found = as_rows(scale(), m, outputs)
+        group = m.group_inputs(inputs, found.shape[1], sizes_of(m.settings, 1))
+        return found, None if zero is None else as_rows(zero(), m, outputs), group
 
     def read_groups() -> Grouped:
-        codes, found = weight(), as_rows(scale(), m, outputs)
+        codes = weight()
         if codes.element_size() != 1:
             m.refuse(Message("its weight is of {dtype}, expected numbers of 8 bits", dtype=codes.dtype))
-        group = m.group_inputs(inputs, found.shape[1], sizes_of(m.settings, 1))
-        return Grouped(codes, found, None if zero is None else as_rows(zero(), m, outputs), group)
+        return Grouped(codes, *read_grid())
 
-    return Quantized([outputs, inputs], read_groups)
+    return Quantized([outputs, inputs], read_groups, 8 if kinds == {"int"} else 0, read_grid)
 
 
 def read_gptq(m: Module) -> Quantized:
@@ -154,15 +170,17 @@ def read_gptq(m: Module) -> Quantized:
     bits = int(bits)
     less = 0 if m.settings.get("checkpoint_format") == "gptq_v2" else sum(1 << at for at in range(0, 32, bits))
 
-    def read_groups() -> Grouped:
+    def read_grid() -> Grid:
         group = (m.group_inputs(inputs, scale.shape[0], {m.settings.get("group_size")}) if order is None
                  else check_order(order(), scale.shape[0], m))
         low = (zeros().long() + less) & 0xFFFFFFFF  # a whole word: what one number borrowed from the next goes back
         low = (low - ((low >> 31) << 32)).int()
-        codes = unpack_bits(words().T, bits)
-        return Grouped(codes, scale().T, unpack_bits(low, bits).T, group)
+        return scale().T, unpack_bits(low, bits).T, group
 
-    return Quantized([outputs, inputs], read_groups)
+    def read_groups() -> Grouped:
+        return Grouped(unpack_bits(words().T, bits), *read_grid())
+
+    return Quantized([outputs, inputs], read_groups, bits, read_grid, middle=2 ** bits // 2)
 
 
 def read_awq(m: Module) -> Quantized:

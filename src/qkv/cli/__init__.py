@@ -39,6 +39,7 @@ GROUPS = {
         "classify": Message("the label of a text"),
         "fill": Message("fill in masked words"),
         "score": Message("the log-probability of a text"),
+        "serve": Message("a server for OpenAI's clients, and a page"),
     },
     Message("Look inside"): {
         "look": Message("look inside a model in the terminal"),

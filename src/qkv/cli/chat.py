@@ -35,6 +35,7 @@ def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     note_unheeded(common, loaded, how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
+    engine = loaded.engine(page_size=1)  # which keeps what it read: each turn reads what is new
     said = list(first)
     lines, shown = read_lines("-"), sys.stdin.isatty() and not common.json
     while True:
@@ -51,7 +52,7 @@ def command(common: Common, model: str, system: str | None, **how: Any) -> None:
             continue
         said.append({"role": "user", "content": line})
         pieces: list[str] = []
-        for piece in loaded.stream(loaded.conversation(said), **how):
+        for piece in loaded.stream(loaded.conversation(said), engine=engine, **how):
             pieces.append(piece)
             if not common.json:
                 click.echo(piece, nl=False)

@@ -14,10 +14,12 @@ CONTEXT = 256  # tokens a window when the loss is measured
 
 
 @verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype, as another family, or "
-      "as one .gguf file for llama.cpp. With --text, report how the loss on that text changes.", examples=(
+      "as one .gguf file for llama.cpp, or as a folder for a page that runs the model in the browser. With --text, "
+      "report how the loss on that text changes.", examples=(
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
         "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
+        "qkv convert demo site/models/demo --to web --to-dtype int8",
     ))
 @click.argument("source")
 @click.argument("target")
@@ -26,9 +28,11 @@ CONTEXT = 256  # tokens a window when the loss is measured
         help="dtype to save in (default: unchanged, or --dtype int8|int4); q8_0 and q4_0 for .gguf alone")
 @option("--family", help="family to save as (default: unchanged)")
 @option("--text", type=InputFile(), help="text to measure the loss on")
+@option("--to", "form", type=click.Choice(["web"]), help="web: a folder with weights (bf16 unless --to-dtype), "
+        "tokenizer.json and spec.json, which the program of qkv show --language typescript reads")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
-    text: Path | None,
+    text: Path | None, form: str | None,
 ) -> None:
     from qkv.checkpoints.locate import locate
 
@@ -46,6 +50,9 @@ def command(
     there = Path(target)
     if there.is_file() or (there.is_dir() and any(there.iterdir())):  # another model there would be half replaced
         raise QkvError("{target}: exists already; name a new directory, or remove this one first", target=target)
+    if form == "web":
+        write_for_web(common, source, there, to_dtype, refused=bool(attention or family or text))
+        return
     if common.dtype in quantise.KINDS:  # of the numbers as they are stored, not as bf16 has them
         to_dtype, common = to_dtype or common.dtype, replace(common, dtype="auto")
     model = common.load_model(source)
@@ -64,6 +71,18 @@ def command(
     kv.append(hub.report(again)["kv_bytes_per_token"])
     report["loss"] = None if before is None else [round(before, 4), round(measure_loss(again, words), 4)]
     common.print_result(report, list_changes(report, common.say, pooled=groups is not None))
+
+
+def write_for_web(common: Common, source: str, target: Path, dtype: str | None, *, refused: bool) -> None:
+    """A folder for a page that runs the model in the browser."""
+    from qkv.explore.web_model import write_web_model
+
+    if refused or dtype in ("int4", "q8_0", "q4_0"):
+        raise QkvError("--to web: takes --to-dtype fp32, bf16, fp16 or int8, and no other change; convert in two steps")
+    written: Any = write_web_model(common.load_model(source), target, name=Path(source).name, dtype=dtype or "bf16")  # type: ignore[arg-type]
+    common.print_result({"source": source, "target": str(target), **written}, [
+        common.say("written to {target}: {size:,} bytes of weights in {dtype}", target=target, size=written["bytes"],
+                   dtype=written["dtype"])])
 
 
 def list_changes(report: dict[str, Any], say: Callable[..., str], *, pooled: bool) -> Iterator[str]:

@@ -43,15 +43,14 @@ def examine() -> dict[str, Any]:
     import torch
 
     from qkv import __version__
-    from qkv.adapt import row_products
+    from qkv.adapt import native
     from qkv.devices import read_free
     from qkv.training.machine import measure_peak
 
     free, speed = read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    native = row_products.find_library()
-    compiled = isinstance(native, row_products.Library)
+    compiled = native.find_library()
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     names = ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "transformers")
     return {
@@ -64,7 +63,7 @@ def examine() -> dict[str, Any]:
         },
         "kernels": {
             "torch_cpu": torch.backends.cpu.get_cpu_capability(), **read_cpu_flags(),
-            "native": f"{native.isa} ({native.compiler})" if compiled else str(native),
+            "native": str(compiled),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
             "fp32_gflops": speed["fp32"], "bf16_gflops": speed["bf16"],
             "cpu_dtype": "bf16" if speed["bf16"] > 1.5 * speed["fp32"] else "fp32",

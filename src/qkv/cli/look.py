@@ -74,6 +74,8 @@ def command(
             raise click.UsageError(Message("TEXT is missing: what was recorded is shown whole; --show, --word, --html "
                                            "and --figures look at a text"))
         return show_record(common, model, step or 0, how["moved"])
+    if show == ("experts",) and not text:
+        text = draw_pairs()
     if not (text or serve):
         raise click.UsageError(Message("TEXT is missing; give it in quotes, or --serve to type it on a page"))
     if empty := [t for t in text if not t.strip()]:
@@ -183,6 +185,13 @@ def list_examples(name: str) -> tuple[str, ...]:
 
     known = tuple(ProbeLog(name).index["texts"]) if (Path(name) / FOLDER / "index.json").is_file() else ()
     return EXAMPLES.get(name) or known or ("The cat sat on the", "今天天气很")
+
+
+def draw_pairs(count: int = 300) -> tuple[str, ...]:
+    """Pairs of the bundled corpus, source and target, as a line each: what experts are judged on without a text."""
+    from qkv.data.corpus import load_corpus
+
+    return tuple(f"{pair.zh}\t{pair.en}" for pair in load_corpus().test[:count])
 
 
 def serve_page(common: Common, loaded: Any, name: str, text: tuple[str, ...], how: dict[str, Any]) -> None:

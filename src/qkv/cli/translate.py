@@ -20,10 +20,13 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
       examples=(
         "qkv translate demo 我爱学习。",
         "qkv translate demo --nbest 3 --scores --align 书和茶都在桌上，我看完了它。",
-        "qkv translate ./my-model - < source.zh > target.en",
+        "qkv translate facebook/nllb-200-distilled-600M --from zho_Hans --to eng_Latn - < source.zh",
     ))
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
+@option("--from", "source", metavar="LANGUAGE", help="language of the text, for models between many (zho_Hans, zh, "
+        "zh_CN: as the model's tokenizer calls it)")
+@option("--to", "target", metavar="LANGUAGE", help="language to translate into, for models between many")
 @option("--beam", type=click.IntRange(1), default=4, help="beam width (1: greedy)")
 @option("--length-penalty", type=float, default=0.6, help="length penalty (alpha in the paper)")
 @option("--nbest", type=click.IntRange(1), default=1, help="print the N best translations of each line")

@@ -20,8 +20,8 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation import batch
 from qkv.generation import beam as beams
+from qkv.generation import engine
 from qkv.generation.decoder import Decoder
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens import attention_maps, edit, trace_storage
@@ -31,7 +31,8 @@ from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.generate import decode_options
+from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.types import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
@@ -205,8 +206,34 @@ def read_text(model: Model, text: str, question: Question, more: Sequence[edit.E
         notes.append(Message("not in the vocabulary: {missing}", missing=join(", ", missing[:8])))
     edits = [*edits_of(model, question.cut), *more]
     speaks = model.spec.decoder is not None and model.spec.head is not None
-    written, logprobs = write_words(model, ids, question, edits) if speaks else ([], [])
-    tokens = len(ids) + len(written)
+    words = write_words(model, ids, question, edits) if speaks else None
+    found = trace_words(model, ids, words, question, edits)
+    return replace(found, text=text, notes=[*notes, *found.notes])
+
+
+@torch.inference_mode()
+def read_again(model: Model, name: str, run: str, prompt: Sequence[int], words: tuple[list[int], list[float]]) -> Run:
+    """The run of ids that were read and written elsewhere, as in an engine: what stands in `words` with its logprobs.
+
+    Raises:
+        Refused: nothing was written, or more than a trace may keep.
+    """
+    most, tokens = BUDGET // bytes_per_token(model.core, LIGHT), len(prompt) + len(words[0])
+    if not words[0]:
+        raise Refused("nothing was written, so there is nothing to look into", status=404)
+    if tokens > most:
+        raise Refused("this text has {size} tokens; this page reads at most {most}", size=tokens, most=most)
+    question = Question(model.text(prompt), max_new_tokens=len(words[0]))
+    return Run(run, name, model, question, trace_words(model, list(prompt), words, question, []))
+
+
+def trace_words(
+    model: Model, ids: list[int], words: tuple[list[int], list[float]] | None, question: Question,
+    edits: Sequence[edit.Edit],
+) -> Pass:
+    """The pass that reads ids and, where the model writes, the words after them, while a trace records."""
+    written, logprobs = words or ([], [])
+    notes, tokens = list[Message](), len(ids) + len(written)
     size = tokens * bytes_per_token(model.core, FULL)
     full = size <= BUDGET
     if not full:
@@ -214,8 +241,8 @@ def read_text(model: Model, text: str, question: Question, more: Sequence[edit.E
                              "here, but the rest", tokens=tokens, size=f"{size / 2**20:,.0f}"))
     save = [*(FULL if full else LIGHT), *["labels.out"] * bool(model.spec.labels)]
     with Trace(model.core, save, edits, model.tokenizer) as t:
-        reread(model, ids, written, question) if speaks else read_once(model, ids)
-    return Pass(text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
+        reread(model, ids, written, question) if words else read_once(model, ids)
+    return Pass(question.text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
@@ -315,7 +342,7 @@ def write_words(
         if search := choose_search(model, question):
             best = beams.beam(model.core, [ids], search=search, options=options)[0][0]
             return [*force, *best.tokens], [0.0] * len(force) + list(best.logprobs)
-        done = batch.generate(model.core, [ids], sampling=sampling, options=options)[0]
+        done = engine.generate(model.core, [ids], sampling=sampling, options=options)[0]
     return [*force, *done.tokens], [0.0] * len(force) + list(done.logprobs)
 
 

@@ -101,6 +101,7 @@ class Desk:
     shelf: RecentRuns = field(default_factory=RecentRuns)
     worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "qkv-torch"))
     begun: tuple[str, Future[str]] | None = None  # the answers with which the page opens, and the model they are of
+    replay: Callable[[str], Run | None] = lambda run: None  # a run of what was written elsewhere, made when asked for
 
     def open_model(self, name: str | None) -> tuple[str, Model]:
         """The model of a name, the first one without; a Refused names those there are."""
@@ -118,6 +119,12 @@ class Desk:
         name, model = self.open_model(body.get("model"))
         question = Question.from_json({k: v for k, v in body.items() if k != "model"})
         return self.shelf.get_or_make(question.id(name), lambda: ask(model, question, name))
+
+    def find_run(self, run: str) -> Run:
+        """A run by its name: one that was asked for here, or that was written elsewhere."""
+        if run not in self.shelf.runs and (found := self.replay(run)):
+            return self.shelf.get_or_make(run, lambda: found)
+        return self.shelf.get(run)
 
     def opening(self) -> str:
         """The answers with which the page opens, made before a browser asks; empty where it opens with no text."""
@@ -152,7 +159,7 @@ class Desk:
         open_record = partial(probe_answers.open_run, self.watched)
         return [
             ("POST", "/api/run", lambda body: Answer({"run": self.open_run(body).id})),
-            ("GET", "/api/r/{run}/{what}", lambda values, run, what: answers.answer(self.shelf.get(run), what, values)),
+            ("GET", "/api/r/{run}/{what}", lambda values, run, what: answers.answer(self.find_run(run), what, values)),
             ("GET", "/api/about", self.describe_page),
             ("GET", "/api/watch", lambda values: probe_answers.list_runs(self.watched)),
             ("GET", "/api/watch/{run}/steps", lambda values, run: probe_answers.answer_run(open_record(run))),
@@ -203,9 +210,9 @@ class Desk:
 
         return respond
 
-    async def open_file(self, request: Request) -> Response:
+    async def open_file(self, path: str, request: Request) -> Response:
         """A file of the page, with a tag by which a browser need not fetch it again."""
-        name, kind = FILES[request.url.path]
+        name, kind = FILES[path]
         data = record.read_page_file(STATIC / name).encode()
         if name == "index.html" and (ready := self.preload()):
             data = data.replace(b"<script", ready.encode() + b"\n<script", 1)
@@ -275,10 +282,15 @@ class Gate:
 
 
 def make_app(desk: Desk, *, token: str, port: int) -> Starlette:
-    """The ASGI application."""
+    """The ASGI application of the page alone."""
+    return make_page(desk, [Middleware(Gate, token=token, port=port)])
+
+
+def make_page(desk: Desk, middleware: Sequence[Middleware] = ()) -> Starlette:
+    """The page with its answers, let in by the middleware or by what it is a part of."""
     api = [Route(path, desk.respond_with(make), methods=[method]) for method, path, make in desk.list_routes()]
-    pages = [*(Route(path, desk.open_file) for path in FILES), Route("/api/events", desk.open_events)]
-    return Starlette(routes=[*pages, *api], middleware=[Middleware(Gate, token=token, port=port)],
+    pages = [*(Route(path, partial(desk.open_file, path)) for path in FILES), Route("/api/events", desk.open_events)]
+    return Starlette(routes=[*pages, *api], middleware=middleware,
                      exception_handlers={QkvError: say_error, HTTPException: say_missing, ClientDisconnect: drop})
 
 

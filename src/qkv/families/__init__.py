@@ -1,8 +1,13 @@
 """One file for each family: what its Hugging Face config means as a Spec, and what its tensors are called.
 
 A file holds `spec(config)`, `config(spec)`, TYPES, SIZES, NAMES, IGNORE; TOKENS where old directories name no tokenizer
-class; GGUF, the name of the model in such files, with GGUF_NAMES where they name q, k and v otherwise. It is data and
-imports nothing of the core; nothing registers it: the folder is scanned.
+class. It imports nothing of the core; nothing registers it: the folder is scanned. For GGUF files it may hold
+
+    GGUF                            the class of its models by GGUF's name of each of its TYPES, in their order
+                                    (`a+key`: of files of name a those that have that key)
+    GGUF_NAMES                      what tensors are called there otherwise than usual
+    GGUF_ALWAYS                     keys of its config of which llama.cpp knows one value only
+    complete_gguf(config, tensors)  adds what else such files leave unsaid
 """
 
 import importlib
@@ -24,10 +29,10 @@ def modules() -> dict[str, ModuleType]:
 
 
 @cache
-def example_config(name: str) -> dict[str, Any]:
-    """The config of a family's first size as the family itself writes it: its keys, and what each holds."""
+def example_config(name: str, size: str = "") -> dict[str, Any]:
+    """The config of a size of a family (its first, if none is named) as the family writes it."""
     module = modules()[name]
-    size, values = next(iter(module.SIZES.items()))
+    values = module.SIZES[size] if size else next(iter(module.SIZES.values()))
     return module.config(module.spec(Config(values, size))) if hasattr(module, "config") else values
 
 

@@ -47,8 +47,8 @@ def read_rotaries(c: Config, dim: int, local: float) -> dict[bool, Rotary]:
         return {False: read_rotary(c, dim), True: Rotary(dim, float(local))}
     found = dict[bool, Rotary]()
     for kind, windowed in KINDS.items():
-        one = c.with_defaults(**{"rope_theta": local} if windowed else {})
-        one.values = {**c.values, "rope_parameters": nested.part(kind).values}
+        one, usual = c.with_defaults(), {"rope_theta": local} if windowed else {}
+        one.values = {**c.values, "rope_parameters": usual | dict(nested.part(kind).values)}
         found[windowed] = read_rotary(one, dim)
     nested.finish(())
     return found

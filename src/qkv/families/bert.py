@@ -90,8 +90,10 @@ labels.out                  classifier                                        wi
     f"{ours}.{part} {theirs}.{part}|{theirs}.{old}"  # early checkpoints call them gamma and beta
     for ours, theirs in NORMS.items() for part, old in (("weight", "gamma"), ("bias", "beta"))
 )
+# what derived families share, their own heads apart
+BODY = "\n".join(row for row in NAMES.splitlines() if not row.startswith(("head", "labels")))
 
-GGUF = "BertModel"
+GGUF = {"bert": "BertModel"}
 
 IGNORE = {
     "directionality|pooler_.*": "what the first release could have been and was not",

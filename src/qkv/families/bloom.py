@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama, name_labels
+from qkv.families import Config, gpt2, llama, name_labels
 from qkv.spec import Attention, Block, Ffn, Init, Mask, Norm, Spec, Stack
 
 TYPES = ("bloom",)
@@ -34,6 +34,7 @@ def config(s: Spec) -> dict[str, Any]:
     return {
         "architectures": [f"Bloom{ending}"], "model_type": "bloom", "vocab_size": s.vocabulary,
         "hidden_size": s.decoder.width, "n_layer": len(s.decoder.blocks), "n_head": block.attn.heads,
+        "n_inner": 4 * s.decoder.width, "seq_length": 2048,
         "layer_norm_epsilon": block.norm_in.eps, "initializer_range": s.init.std,
         "attention_dropout": block.attn.dropout, "hidden_dropout": block.dropout,
         "apply_residual_connection_post_layernorm": block.residual == "deepnorm",
@@ -72,3 +73,5 @@ IGNORE = {
     "pretraining_tp|slow_but_exact|attention_softmax_in_fp32": "change rounding, not the model",
     "(bias_dropout|masked_softmax)_fusion|skip_bias_add(_qkv)?|offset_alibi": "how it was trained",
 }
+
+GGUF, GGUF_NAMES = {"bloom": "BloomForCausalLM"}, gpt2.GGUF_NAMES

@@ -72,3 +72,6 @@ IGNORE = llama.IGNORE | {
     "cache_implementation|use_parallel_embedding": "how it was once run",
     "layer_switch|order_of_interleaved_layers": "repeat sliding_window_pattern",
 }
+
+GGUF = {"command-r": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
+GGUF_ALWAYS = {"tie_word_embeddings": True, "attention_bias": False, "head_dim": None}

@@ -41,8 +41,7 @@ SIZES = {
     "small-generator": size(256, 12, 4, 1024, 128), "base-generator": size(256, 12, 4, 1024, 768),
 }
 
-BODY = [row for row in bert.NAMES.splitlines() if not row.startswith(("head", "labels"))]
-NAMES = "\n".join(BODY).replace("[bert.]", "[electra.]") + """
+NAMES = bert.BODY.replace("[bert.]", "[electra.]") + """
 embed_project               [electra.]embeddings_project
 head                        generator_lm_head
 head.dense.{linear,norm}    generator_predictions.{dense,LayerNorm}

@@ -1,5 +1,6 @@
 """Falcon: attention beside the feed-forward network, one or few key/value heads, no bias (Almazrouei et al. 2023)."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -73,3 +74,17 @@ head                       lm_head
 labels.out                 score
 """
 IGNORE: dict[str, str] = {}
+
+GGUF = {"falcon": "FalconForCausalLM"}
+GGUF_NAMES = """
+layers.*.attn_in           blk.*.attn_norm                     without:layers.0.ffn_in
+layers.*.{attn_in,ffn_in}  blk.*.{attn_norm_2,attn_norm}       with:layers.0.ffn_in
+layers.*.attn.{q,k,v}      blk.*.attn_qkv                      split
+"""
+
+
+def complete_gguf(config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
+    """The config of a GGUF file with what its heads and norms say of the decoder's kind."""
+    groups, norms = config.get("num_kv_heads", 1), 2 if "blk.0.attn_norm_2.weight" in tensors else 1
+    new = norms == 2 or groups not in (1, config["num_attention_heads"])
+    return config | {"new_decoder_architecture": new, "multi_query": groups == 1, "num_ln_in_parallel_attn": norms}

@@ -40,3 +40,10 @@ def size(width: int, layers: int, heads: int, ffn: int, **more: Any) -> dict[str
 SIZES = {"2b": size(2048, 18, 8, 16_384, groups=1), "7b": size(3072, 28, 16, 24_576)}
 NAMES = llama.NAMES
 IGNORE = llama.IGNORE | {"hidden_activation": "repeats hidden_act"}
+
+GGUF = {"gemma": "GemmaForCausalLM"}
+GGUF_ALWAYS = {"tie_word_embeddings": True, "attention_bias": False}
+GGUF_NAMES = """
+final_norm                 output_norm                shift
+layers.*.{attn_in,ffn_in}  blk.*.{attn_norm,ffn_norm}   shift
+"""

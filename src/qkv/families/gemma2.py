@@ -1,5 +1,6 @@
 """Gemma 2: Gemma with a norm after each part too, capped scores and logits, a window in every other layer (2024)."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -62,3 +63,15 @@ NAMES = llama.NAMES.replace("layers.*.ffn_in                 [model.]layers.*.po
 layers.*.{attn_out,ffn_out}     [model.]layers.*.{post_attention_layernorm,post_feedforward_layernorm}
 layers.*.ffn_in                 [model.]layers.*.pre_feedforward_layernorm""")
 IGNORE = llama.IGNORE | {"hidden_act": "repeats hidden_activation", "cache_implementation": "how to generate"}
+
+GGUF, GGUF_ALWAYS = {"gemma2": "Gemma2ForCausalLM"}, gemma.GGUF_ALWAYS
+GGUF_NAMES = gemma.GGUF_NAMES + """
+layers.*.{attn_out,ffn_out}  blk.*.{post_attention_norm,post_ffw_norm}   shift
+"""
+
+
+def complete_gguf(config: dict[str, Any], _: Container[str], largest: int = 46) -> dict[str, Any]:
+    """The config of a GGUF file with what such files leave unsaid: scores are scaled otherwise in the largest model."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    scalar = width if config["num_hidden_layers"] == largest else config["head_dim"]
+    return config | {"query_pre_attn_scalar": scalar}

@@ -1,5 +1,6 @@
 """Gemma 3, its text model: Gemma 2 whose q and k are normed and whose windows turn by a base of their own (2025)."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -67,3 +68,13 @@ IGNORE = gemma2.IGNORE | {
     "vision_config|mm_tokens_per_image|(boi|eoi|image)_token_index": "of images, which are not read here",
     r"(model\.)?(vision_tower|multi_modal_projector)\..*": "sees images, which are not read here",
 }
+
+GGUF, GGUF_ALWAYS = {"gemma3": "Gemma3TextForCausalLM"}, {"attention_bias": False}
+GGUF_NAMES = gemma2.GGUF_NAMES + """
+layers.*.attn.{q_norm,k_norm}  blk.*.{attn_q_norm,attn_k_norm}   shift
+"""
+
+
+def complete_gguf(config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
+    """The config of a GGUF file with what such files leave unsaid."""
+    return gemma2.complete_gguf(config, tensors, 62)

@@ -1,5 +1,6 @@
 """GLM-4: LLaMA with interleaved rotary positions on half of each head; 4-0414 also norms each sub-layer's output."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -54,3 +55,12 @@ head                            lm_head
 labels.out                      score
 """
 IGNORE = llama.IGNORE
+
+GGUF = {"chatglm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM"}
+GGUF_NAMES = "layers.*.ffn.{gate,up}  blk.*.ffn_up  split\n"
+
+
+def complete_gguf(config: dict[str, Any], _: Container[str]) -> dict[str, Any]:
+    """The config of a GGUF file; those of the first generation say nothing of the width of a head."""
+    dim = config["hidden_size"] // config["num_attention_heads"]
+    return config | ({"head_dim": dim} if config["model_type"] == "glm" else {})

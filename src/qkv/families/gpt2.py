@@ -63,7 +63,7 @@ final_norm                  [transformer.]ln_f
 head                        lm_head
 """
 
-GGUF, GGUF_NAMES = "GPT2LMHeadModel", "layers.*.attn.{q,k,v}  blk.*.attn_qkv  split"
+GGUF, GGUF_NAMES = {"gpt2": "GPT2LMHeadModel"}, "layers.*.attn.{q,k,v}  blk.*.attn_qkv  split\n"
 
 IGNORE = {
     "n_ctx": "repeats n_positions",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama
+from qkv.families import Config, gpt2, llama
 from qkv.spec import Block, Norm, Spec
 
 TYPES = ("gpt_neox",)
@@ -62,3 +62,6 @@ labels.out                  score
 IGNORE = {
     r"(gpt_neox\.)?layers\.[0-9]+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)": "computed",
 }
+
+GGUF, GGUF_NAMES = {"gptneox": "GPTNeoXForCausalLM"}, gpt2.GGUF_NAMES
+GGUF_ALWAYS = {"tie_word_embeddings": False, "attention_bias": True}

@@ -1,50 +1,44 @@
 """GPT-J: attention and feed-forward network read one norm, rotary positions turn neighbouring numbers (2021)."""
 
+from dataclasses import replace
 from typing import Any
 
 from qkv.families import Config, gpt2, llama, name_labels
-from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack
+from qkv.spec import Block, Head, Rotary, Spec
 
 TYPES = ("gptj",)
 TOKENS = {"gptj": "bytes"}
+SIX: dict[str, Any] = {"vocab_size": 50_400, "n_embd": 4096, "n_layer": 28, "n_head": 16, "n_positions": 2048}
+USUAL = SIX | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": False}
 
 
 def spec(c: Config) -> Spec:
     """The spec that a GPT-J config describes."""
-    width, heads, drop = c.size("n_embd", 4096), c.size("n_head", 16), c.share("resid_pdrop", 0.0)
-    norm = Norm("layer", c.number("layer_norm_epsilon", 1e-5))
-    turn = Rotary(c.size("rotary_dim", 64), pairs="interleaved")
-    attn = Attention(heads=heads, groups=heads, head_dim=width // heads, mask=Mask("causal"), rotary=turn,
-                     dropout=c.share("attn_pdrop", 0.0))
-    activation = c.choice("activation_function", gpt2.ACTIVATIONS, "gelu_new")
-    ffn = Ffn(c.size("n_inner", None) or 4 * width, activation, bias=True)
-    block = Block(attn, ffn, norm_in=norm, residual="parallel", norms="one", dropout=drop)
-    stack = Stack(width, (block,) * c.layers("n_layer", 28), final_norm=norm, dropout=c.share("embd_pdrop", 0.0),
-                  context=c.size("n_positions", 2048))
+    c = c.with_defaults(**USUAL)
+    s, turn = gpt2.spec(c), Rotary(c.size("rotary_dim", 64), pairs="interleaved")
     head, labels = llama.read_heads(c)
-    head = head and Head(head.kind, bias=True)
-    init = Init("normal", std=c.share("initializer_range", 0.02))
-    return Spec(vocabulary=c.size("vocab_size", 50_400), decoder=stack, head=head, init=init, labels=labels)
+
+    def block(_: int, b: Block) -> Block:
+        attn = replace(b.attn, bias=False, out_bias=False, scale=None, rotary=turn)
+        return replace(b, attn=attn, residual="parallel", norms="one")
+
+    s = llama.map_blocks(s, block)
+    stack = replace(s.stack, positions=None, context=c.size("n_positions"))
+    return replace(s, decoder=stack, head=head and Head(head.kind, bias=True), labels=labels,
+                   init=replace(s.init, depth_scaled=False))
 
 
 def config(s: Spec) -> dict[str, Any]:
     """The GPT-J config of a spec; reading it back shows what GPT-J cannot express."""
-    stack, block = s.stack, s.stack.blocks[0]
-    attn: Any = block.attn
+    attn: Any = s.stack.blocks[0].attn
+    said = gpt2.config(replace(s, head=s.head or Head("untied")))
+    del said["scale_attn_weights"]
     ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
-    return {
-        "architectures": [f"GPTJ{ending}"], "model_type": "gptj", "vocab_size": s.vocabulary,
-        "n_positions": stack.longest, "n_embd": stack.width, "n_layer": len(stack.blocks), "n_head": attn.heads,
-        "rotary_dim": attn.rotary.dim, "n_inner": block.ffn.width,
-        "activation_function": {v: k for k, v in reversed(gpt2.ACTIVATIONS.items())}[block.ffn.activation],
-        "resid_pdrop": block.dropout, "embd_pdrop": stack.dropout, "attn_pdrop": attn.dropout,
-        "layer_norm_epsilon": block.norm_in.eps, "initializer_range": s.init.std,
-        "tie_word_embeddings": bool(s.head) and s.head.kind == "tied",
-        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
-    }
+    return said | {"architectures": [f"GPTJ{ending}"], "model_type": "gptj", "rotary_dim": attn.rotary.dim,
+                   **({"id2label": name_labels(s.labels.count)} if s.labels else {})}
 
 
-SIZES = {"6b": {"vocab_size": 50_400, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64}}
+SIZES = {"6b": SIX | {"rotary_dim": 64}}
 NAMES = """
 embed                        [transformer.]wte
 layers.*.attn_in             [transformer.]h.*.ln_1

@@ -38,3 +38,4 @@ def size(width: int, layers: int, ffn: int, scale: float, **more: Any) -> dict[s
 SIZES = {"3.1-2b": size(2048, 40, 8192, 0.015625, logits_scaling=8.0, rope_theta=5e6),
          "3.1-8b": size(4096, 40, 12_800, 0.0078125, logits_scaling=16.0, rope_theta=1e7)}
 NAMES, IGNORE = llama.NAMES, llama.IGNORE
+GGUF, GGUF_NAMES = {"granite": "GraniteForCausalLM"}, llama.GGUF_NAMES

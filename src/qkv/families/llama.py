@@ -105,10 +105,9 @@ head                            lm_head
 labels.out                      score
 """
 
-GGUF = "LlamaForCausalLM"
+GGUF = {"llama": "LlamaForCausalLM"}
 GGUF_NAMES = """
 layers.*.attn.{q,k}  blk.*.{attn_q,attn_k}  pairs
-layers.*.attn.v      blk.*.attn_v
 """
 
 IGNORE = {

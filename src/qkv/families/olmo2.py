@@ -37,3 +37,5 @@ NAMES = llama.NAMES.replace("layers.*.attn_in                [model.]layers.*.in
 layers.*.attn.{q_norm,k_norm}   [model.]layers.*.self_attn.{q_norm,k_norm}
 layers.*.{attn_out,ffn_out}     [model.]layers.*.{post_attention_layernorm,post_feedforward_layernorm}""")
 IGNORE = llama.IGNORE
+
+GGUF, GGUF_ALWAYS = {"olmo2": "Olmo2ForCausalLM"}, {"tie_word_embeddings": False, "attention_bias": False}

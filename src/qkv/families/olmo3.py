@@ -1,5 +1,6 @@
 """OLMo 3: OLMo 2 with a window in three of four layers, whose rotary positions are never stretched (2025)."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -46,3 +47,12 @@ SIZES = {
     "32b": olmo2.size(5120, 64, 40, 27_648, groups=8, **LONG),
 }
 NAMES, IGNORE = olmo2.NAMES, olmo2.IGNORE
+
+GGUF, GGUF_ALWAYS = {"olmo2+attention.sliding_window": "Olmo3ForCausalLM"}, olmo2.GGUF_ALWAYS
+
+
+def complete_gguf(config: dict[str, Any], _: Container[str]) -> dict[str, Any]:
+    """The config of a GGUF file, for which all layers turn by one base."""
+    turns = config["rope_parameters"]
+    near = turns["sliding_attention"] | {"rope_theta": turns["full_attention"]["rope_theta"]}
+    return config | {"rope_parameters": turns | {"sliding_attention": near}}

@@ -44,3 +44,9 @@ head                            lm_head
 labels.out                      score
 """
 IGNORE = llama.IGNORE | {"embd_pdrop": "transformers keeps it and drops nothing by it"}
+
+GGUF = {"phi3": "Phi3ForCausalLM"}
+GGUF_NAMES = """
+layers.*.attn.{q,k,v}    blk.*.attn_qkv   split
+layers.*.ffn.{gate,up}   blk.*.ffn_up     split
+"""

@@ -55,4 +55,4 @@ SIZES = {
     "72b": size(8192, 80, 64, 29568, groups=8, vocab_size=152_064, rms_norm_eps=1e-5),
 }
 NAMES, IGNORE = llama.NAMES, llama.IGNORE
-GGUF = "Qwen2ForCausalLM"
+GGUF, GGUF_ALWAYS = {"qwen2": "Qwen2ForCausalLM"}, {"head_dim": None}

@@ -34,4 +34,5 @@ SIZES = {
     "32b": size(5120, 64, 64, 25600),
 }
 NAMES = llama.NAMES + "layers.*.attn.{q_norm,k_norm}  [model.]layers.*.self_attn.{q_norm,k_norm}\n"
-IGNORE, GGUF = llama.IGNORE, "Qwen3ForCausalLM"
+IGNORE = llama.IGNORE
+GGUF, GGUF_ALWAYS = {"qwen3": "Qwen3ForCausalLM"}, {"attention_bias": False}

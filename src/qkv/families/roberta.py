@@ -44,8 +44,7 @@ SIZES = {
     "camembert-base": size(768, 12, 12, 32_005, model_type="camembert"),
 }
 
-BODY = [row for row in bert.NAMES.splitlines() if not row.startswith(("head", "labels"))]
-NAMES = "\n".join(BODY).replace("[bert.]", "[roberta.]") + """
+NAMES = bert.BODY.replace("[bert.]", "[roberta.]") + """
 head.weight                 lm_head.decoder.weight
 head.bias                   lm_head.bias|lm_head.decoder.bias
 head.dense.{linear,norm}    lm_head.{dense,layer_norm}

@@ -54,3 +54,6 @@ def config(s: Spec) -> dict[str, Any]:
 SIZES = {"3b": DEFAULTS | {"max_position_embeddings": 65_536, "rope_theta": 5e6}}
 NAMES = llama.NAMES
 IGNORE = llama.IGNORE | {"max_window_layers": "layer_types says which layers see a window"}
+
+GGUF, GGUF_NAMES = {"smollm3": "SmolLM3ForCausalLM"}, llama.GGUF_NAMES
+GGUF_ALWAYS = {"attention_bias": False, "mlp_bias": False}

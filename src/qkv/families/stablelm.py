@@ -1,5 +1,6 @@
 """StableLM 2 and 3B: LLaMA with LayerNorm, rotary positions on a quarter of each head, biases on q, k and v (2024)."""
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -39,3 +40,10 @@ SIZES = {
     "2-1.6b": llama.size(2048, 24, 32, 5632, context=4096, vocab_size=100_352, use_qkv_bias=True),
 }
 NAMES, IGNORE = llama.NAMES, llama.IGNORE
+
+GGUF, GGUF_ALWAYS = {"stablelm": "StableLmForCausalLM"}, {"tie_word_embeddings": False}
+
+
+def complete_gguf(config: dict[str, Any], tensors: Container[str]) -> dict[str, Any]:
+    """The config of a GGUF file; its key for parallel parts is set in files without them too, so norms tell."""
+    return config | {"use_parallel_residual": "blk.0.ffn_norm.weight" not in tensors}

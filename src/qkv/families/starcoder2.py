@@ -47,3 +47,5 @@ SIZES = {
 NAMES = llama.NAMES.replace("ffn.{gate,up,down}     [model.]layers.*.mlp.{gate_proj,up_proj,down_proj}",
                             "ffn.{up,down}          [model.]layers.*.mlp.{c_fc,c_proj}")
 IGNORE = llama.IGNORE | {"norm_type|mlp_type|attention_softmax_in_fp32|scale_attention_.*": "the same in every release"}
+
+GGUF, GGUF_ALWAYS = {"starcoder2": "Starcoder2ForCausalLM"}, {"use_bias": True}

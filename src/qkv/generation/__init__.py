@@ -1,1 +1,1 @@
-"""Writing text with a core. Start with engine.py (one token after another), then beam.py; decoder.py runs the core."""
+"""Writing text with a core. Start with engine.py, then request.py and sequence.py; decoder.py and passes.py run it."""

@@ -1,8 +1,9 @@
 """Beam search: the best whole sentences instead of the best next token, for every source of a batch at once.
 
 Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
-log probability, as adjusted where penalties are given, over a length penalty; its length counts the end id. decoder.py
-runs the core: a beam is an index into its cache. What a text must obey (constraints.py) goes along with each beam.
+log probability, as adjusted where penalties are given, over a length penalty; its length counts the end id. engine.py
+runs it; a beam is an index into a batch's cache, or a table of pages. What a text must obey (constraints.py) goes along
+with each beam.
 """
 
 import math
@@ -17,12 +18,12 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv import sampling
+from qkv.arguments import check_fields
 from qkv.core.model import Transformer
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.generation.candidates import Candidate, Candidates, Reach, share_beams
 from qkv.generation.constraints import Guide
-from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens
 from qkv.generation.sampler import bar_followers
 from qkv.generation.sequence import DecodeOptions, Finish
 from qkv.sampling import Adjustments
@@ -52,20 +53,18 @@ class Search(Adjustments):
     diversity_penalty: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self, "search")
         super().__post_init__()
         if not 1 <= self.beams <= WIDEST:
             raise QkvError("beams: found {beams}, expected 1 to {widest:,}", beams=self.beams, widest=WIDEST)
         if not 1 <= self.nbest <= self.beams:
             raise QkvError("nbest: found {nbest}, expected 1 to {beams}, the number of beams", nbest=self.nbest,
                            beams=self.beams)
-        if not math.isfinite(self.length_penalty):
-            raise QkvError("length_penalty: found {length_penalty}, expected a finite number (0 divides by 1)",
-                           length_penalty=self.length_penalty)
         if not (self.groups >= 1 and self.beams % self.groups == 0):
             raise QkvError("groups: found {groups}, expected a number that divides the {beams} beams", code="groups",
                            groups=self.groups, beams=self.beams)
-        if not (math.isfinite(self.diversity_penalty) and self.diversity_penalty >= 0):
-            raise QkvError("diversity_penalty: found {value}, expected a finite number >= 0 (0: no diversity)",
+        if self.diversity_penalty < 0:
+            raise QkvError("diversity_penalty: found {value}, expected 0 (no diversity) or more",
                            code="diversity-penalty", value=self.diversity_penalty)
         if (self.groups > 1) != (self.diversity_penalty > 0):
             raise QkvError("groups is {groups} and diversity_penalty {value}: diverse beams need two groups or more "
@@ -129,9 +128,11 @@ class BeamSearch:
     def __init__(
         self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions, prompts: Seq[Seq[int]] = ()
     ) -> None:
-        if len(limits) % search.groups:
-            raise QkvError("groups: {groups} groups search side by side, which one search alone cannot; use beam()",
-                           code="groups", groups=search.groups)
+        if any(list(prompt) != list(prompts[n - n % search.groups]) for n, prompt in enumerate(prompts)) or (
+            len(limits) % search.groups
+        ):
+            raise QkvError("groups: {groups} groups search side by side, which a request by itself cannot; remove "
+                           "groups, or the engine", code="groups", groups=search.groups)
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
@@ -382,34 +383,23 @@ def beam(
     beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
     With groups each group's best come before any second best, and there may be fewer than n.
-    Raises QkvError as `generate` does, for a prompt that fills the context, and where no text obeys its guide.
+    Raises QkvError as `generate` does, and where no text obeys its guide.
     """
+    from qkv.generation.engine import Engine  # which searches by what stands above
+
     if options.stop_strings:
         found = repr(options.stop_strings)
         raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
                        found=found)
     if not options.cache:
         raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
-    cores = (core, *ensemble)
-    limits = list(map(min, zip(*(count_new_tokens(one, prompts, options) for one in cores), strict=True)))
-    if 0 in limits:
-        full = limits.index(0)
-        raise QkvError("prompt {full}: it fills the context, so nothing can be written after it; shorten it",
-                       full=full)
-    if not limits:
-        return []
     if search.groups > 1:  # a group is a search of its own, beside those of the same source
         prompts = [prompt for prompt in prompts for _ in range(search.groups)]
-        limits = [limit for limit in limits for _ in range(search.groups)]
         each = tuple(g for g in options.guides for _ in range(search.groups if len(options.guides) > 1 else 1))
         options = replace(options, guides=each)
     keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
-    members = [Decoder(one, options) for one in cores]
-    decoder = Ensemble(members) if ensemble else members[0]
-    running = BeamSearch(decoder, limits, search, options, prompts)
-    logits = decoder.prefill(prompts, min(max(limits), 64))
-    while True:
-        tokens = running.advance(logits)
-        if not running.beams.sources:
-            return [found[: search.nbest] for found in join_groups(running.found, search.groups)]
-        logits = decoder.decode(tokens)
+    handles = Engine(core).submit_batch(prompts, options, search=search, ensemble=ensemble)
+    for handle in handles:
+        handle.result()
+    found = join_groups([handle.hypotheses for handle in handles], search.groups)
+    return [hypotheses[: search.nbest] for hypotheses in found]

@@ -1,7 +1,7 @@
 """A batch of rows through the decoder: prompts in, then one token each; out come logits.
 
-Used by engine.py and beam.py alike. Letters: N models of an ensemble, B rows, T new tokens, S source tokens,
-V vocabulary.
+It reads the batches of request.py. Letters: N models of an ensemble, B rows, T new tokens, S source tokens, V
+vocabulary.
 """
 
 from collections.abc import Sequence as Seq
@@ -192,7 +192,8 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
     found: list[int] = []
     for prompt, row in zip(prompts, written, strict=True):
         usual = 2 * len(prompt) + 50 if spec.encoder else None
-        bounds = [options.max_new_tokens or usual, None if context is None else context - len(row)]
+        # the last one is written behind the last position, and never read
+        bounds = [options.max_new_tokens or usual, None if context is None else context - len(row) + 1]
         known = [b for b in bounds if b is not None]
         if not known:
             raise QkvError("limits: positions are unlimited, so a row might never end; give max_new_tokens or context")

@@ -5,32 +5,36 @@
     for event in handle: ...            # drives the engine; so does handle.result()
 
 A sequence (sequence.py) is one text that is written; its keys lie in pages (pages.py); the scheduler (scheduler.py)
-says who reads and who writes; the core runs by passes.py; the sampler (sampler.py) chooses.
+says who reads and who writes; the core runs by passes.py; the sampler (sampler.py) chooses. Requests that come together
+are read side by side instead, from one buffer: `submit_batch`, and `generate`, which needs nothing else.
 """
 
 import contextvars
-import math
+import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from qkv import sampling as sample
 from qkv.core.model import Transformer
+from qkv.devices import read_free_memory
 from qkv.errors import QkvError
-from qkv.generation.beam import BeamSearch, Hypothesis, Search
-from qkv.generation.decoder import count_new_tokens, find_blanks
+from qkv.generation.beam import BeamSearch, Search
+from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens, find_blanks
 from qkv.generation.pages import Paged, Pages
-from qkv.generation.passes import Passes, Tiles, attentions
+from qkv.generation.passes import Passes, Tiles, attentions, position_bytes
+from qkv.generation.request import Batch, BeamTables, Handle, Request
 from qkv.generation.sampler import Choice, Sampler
 from qkv.generation.scheduler import Group, Limits, Row, Scheduler, Work
 from qkv.generation.sequence import DecodeOptions, Event, Finish, Sequence, Writer
 from qkv.sampling import Sampling
+
+SMALL = 1 << 28  # bytes; asking what is free is not worth it for less
 
 
 @dataclass(frozen=True)
@@ -59,112 +63,17 @@ class Settings:
                            rows=self.limits.rows, tokens=self.limits.tokens)
 
 
-class Handle:
-    """A request that was submitted: its tokens as they come, its result, and a way to take it back."""
+class Driver(Protocol):
+    """Who steps an engine while somebody waits for a request, where callers do not step it themselves."""
 
-    def __init__(self, engine: "Engine", group: Group, sequence: Sequence) -> None:
-        self.engine, self.group, self.sequence = engine, group, sequence
-        self.events: deque[Event] = deque()
-        self.hypotheses: list[Hypothesis] = []  # of a search, best first
-        self.error: QkvError | None = None
-        self.cancelled = False
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more will come."""
-        return self.group.done
-
-    def __iter__(self) -> Iterator[Event]:
-        """Each token when it is chosen, as an Event; of a search nothing. Steps the engine where it must."""
-        while True:
-            while self.events:
-                yield self.events.popleft()
-            if self.done:
-                break
-            self.engine.wait(self)
-        if self.error:
-            raise self.error
-
-    def result(self) -> Sequence:
-        """The text when it is written; of a search its best, and `hypotheses` has all. Raises the request's error."""
-        self.engine.wait(self, until_done=True)
-        if self.error:
-            raise self.error
-        return self.sequence
-
-    def cancel(self) -> None:
-        """Take the request back: the next step frees its pages, and its result is what was written, "cancelled"."""
-        self.cancelled = True
-
-
-class Request:
-    """A group of rows that the engine writes, with who chooses for it and who is told."""
-
-    def __init__(
-        self, group: Group, writer: Writer, sampler: Sampler, trace: AbstractContextManager[object] | None
-    ) -> None:
-        self.group, self.writer, self.sampler, self.trace = group, writer, sampler, trace
-        self.handle: Handle
-        self.search: BeamSearch | None = None
-        self.source: Seq[int] = ()
-        self.context = contextvars.copy_context()  # where a trace listens
-        self.cache: Paged | None = None  # of a traced request, which sees one cache
-        self.began = time.perf_counter()
-
-    def take_token(self, choice: Choice, n: int) -> None:
-        """Take the token of row n of a choice."""
-        (row,), sequence = self.group.rows, self.writer.sequence
-        if not math.isfinite(choice.logprobs[n]):
-            raise QkvError("request {number}, token {tokens}: its logits are not finite numbers; `check` scans the "
-                           "model's weights", code="logits-not-finite", number=self.group.number,
-                           tokens=len(sequence.tokens))
-        text = self.writer.write(choice.tokens[n], choice.logprobs[n])
-        row.ids.append(choice.tokens[n])
-        row.logits = None
-        self.handle.events.append(Event(0, choice.tokens[n], choice.logprobs[n], text, sequence.finish_reason))
-        timing, now = sequence.timing, time.perf_counter() - self.began
-        timing.tokens += 1
-        if timing.tokens == 1:
-            timing.prefill = now
-        timing.decode, timing.decoded = now - timing.prefill, timing.tokens - 1
-
-    def advance_search(self) -> None:
-        """Take the next ids of all beams."""
-        search = self.search
-        assert search is not None
-        logits = torch.stack([row.logits for row in self.group.rows if row.logits is not None])
-        tokens = search.advance(logits).tolist()
-        if search.beams.sources:
-            for row, token in zip(self.group.rows, tokens, strict=True):
-                row.ids.append(token)
-            return
-        self.handle.hypotheses = search.found[0][: search.search.nbest]
-        best, sequence = self.handle.hypotheses[0], self.writer.sequence
-        for token, logprob in zip(best.tokens, best.logprobs, strict=True):
-            self.writer.write(token, logprob)
-        sequence.finish_reason = best.finish_reason
-
-
-class BeamTables:
-    """What a beam search knows as its decoder: each beam is a table of pages, and a beam's child reads its parent's."""
-
-    def __init__(self, group: Group, pages: Pages) -> None:
-        self.group, self.pages, self.device = group, pages, pages.device
-
-    def select_rows(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """Row i continues row rows[i]; nothing is copied until a shared page is written."""
-        old = self.group.rows
-        self.group.rows = [Row(list(old[i].ids), self.pages.fork(old[i].table)) for i in rows.tolist()]
-        for row in old:
-            self.pages.release(row.table)
-
-    def reorder(self, parents: Tensor) -> None:
-        """As `select_rows`: tables move, keys do not."""
-        self.select_rows(parents)
+    def wait(self, handle: Handle, *, until_done: bool) -> None: ...
 
 
 class Engine:
-    """Takes requests at any time and writes them together; `step` moves each running one by at most one token."""
+    """Takes requests at any time and writes them together; `step` moves each running one by at most one token.
+
+    Whoever waits for a handle steps it, on one thread; a Runner (runner.py) serves many.
+    """
 
     def __init__(self, core: Transformer, settings: Settings = Settings()) -> None:
         self.core, self.settings = core, settings
@@ -175,7 +84,10 @@ class Engine:
         windows = [a.mask.window for a in attentions(core.spec)]
         self.window = None if None in windows else max(w for w in windows if w)
         self.requests: dict[Group, Request] = {}
+        self.batches: list[Batch] = []
         self.submitted = 0
+        self.driver: Driver | None = None
+        self.taken_back = False
 
     @property
     def busy(self) -> bool:
@@ -191,49 +103,113 @@ class Engine:
         With `search` beams look for the likeliest text. `trace` listens to this request's passes alone.
 
         Raises:
-            QkvError: a prompt that is empty, too long or of unknown ids, or more than all pages hold.
+            QkvError: a prompt that is empty, too long or of unknown ids, or more than all pages or the memory hold.
         """
-        spec, start = self.core.spec, list(options.start)
-        (limit,) = count_new_tokens(self.core, [prompt], options)
+        (request,) = self.open_requests([prompt], options, sampling, search)
+        if trace is not None:
+            request.context.run(trace.__enter__)
+            request.trace, request.cache = trace, Paged(self.pages)
+        self.admit(request, search)
+        return request.handle
+
+    def submit_batch(
+        self, prompts: Seq[Seq[int]], options: DecodeOptions = DecodeOptions(), *, sampling: Sampling = Sampling(),  # noqa: B008
+        search: Search | None = None, ensemble: Seq[Transformer] = (),
+    ) -> list[Handle]:
+        """Requests that nobody joins: read side by side, heard by whoever listens to the caller.
+
+        The cores of `ensemble`, of the same vocabulary, write with this one: each token has the mean of their
+        probabilities. Where the engine is batch invariant each is a request of its own.
+
+        Raises:
+            QkvError: as `submit`, and for an ensemble in a batch-invariant engine.
+        """
+        if self.settings.batch_invariant:
+            if ensemble:
+                raise QkvError("engine: an ensemble is not batch invariant; remove batch_invariant")
+            requests = self.open_requests(prompts, options, sampling, search)
+            for request in requests:
+                self.admit(request, search)
+            return [request.handle for request in requests]
+        requests = self.write_requests(prompts, options, sampling, ensemble)
+        if not requests:
+            return []
+        cores, limits = (self.core, *ensemble), [request.writer.limit for request in requests]
+        rows = len(prompts) * (search.beams if search else 1)
+        for core in cores:
+            check_memory(core, rows * (max(map(len, prompts)) + min(max(limits), 64)))
+        members = [Decoder(one, options) for one in cores]
+        reader = Ensemble(members) if ensemble else members[0]
+        finder = BeamSearch(reader, limits, search, options, prompts) if search else None
+        self.batches.append(Batch(requests, reader, finder))
+        self.requests |= {request.group: request for request in requests}
+        return [request.handle for request in requests]
+
+    def write_requests(
+        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, ensemble: Seq[Transformer] = ()
+    ) -> list[Request]:
+        """Requests for prompts that can be read, each with its limit and its seed."""
+        each = [count_new_tokens(core, prompts, options) for core in (self.core, *ensemble)]
+        seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
+        usual, found = Sampler(sampling, options, self.pages.device), list[Request]()
+        for prompt, seed, limit in zip(prompts, seeds, map(min, zip(*each, strict=True)), strict=True):
+            mine = options.select_guide(len(found))
+            sampler = usual if mine is options else Sampler(sampling, mine, self.pages.device)
+            writer = Writer(Sequence(tuple(prompt), seed), mine, limit)
+            group = Group(self.submitted, [], window=self.window)
+            found.append(Request(Handle(self, group, writer.sequence), writer, sampler))
+            self.submitted += 1
+        return found
+
+    def open_requests(
+        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, search: Search | None
+    ) -> list[Request]:
+        """Requests for which the pages have room; the first asks whether the machine has room for the pages."""
         if not options.cache or options.chunk:
             raise QkvError("engine: it always keeps keys, and reads long prompts in pieces of its own; remove cache "
                            "and chunk")
-        prefix = spec.architecture == "prefix decoder"
-        ids = start if spec.encoder else [*prompt, *start] if prefix else list(prompt)
-        self.check_room(len(ids), limit, search.beams if search else 1)
-        group = Group(self.submitted, [Row(ids)], whole=len(ids) if prefix else 0, window=self.window)
-        shared = self.settings.keep_prefixes and trace is None and not prefix
-        group.root = (repr(list(prompt)).encode() if spec.encoder else b"") if shared else None
-        if prefix:
-            group.inputs = replace(group.inputs, prefix_len=torch.tensor([len(prompt)], device=self.pages.device))
+        if not self.pages.storage:
+            check_memory(self.core, self.settings.tokens)
+        requests = self.write_requests(prompts, options, sampling)
+        for request in requests:
+            start = len(options.start)
+            read = start if self.core.spec.encoder else len(request.sequence.prompt) + start * self.free_prefix
+            self.check_room(read, request.writer.limit, search.beams if search else 1)
+        return requests
+
+    @property
+    def free_prefix(self) -> bool:
+        """Whether prompts are read in both directions, and what is written begins behind them."""
+        return self.core.spec.architecture == "prefix decoder"
+
+    def admit(self, request: Request, search: Search | None) -> None:
+        """A request waits for its turn in the pages."""
+        spec, group, options = self.core.spec, request.group, request.sampler.options
+        prompt, start, device = request.sequence.prompt, options.start, self.pages.device
+        ids = list(start) if spec.encoder else [*prompt, *start] if self.free_prefix else list(prompt)
+        group.rows = [Row(ids)]
+        group.root = repr(list(prompt)).encode() if spec.encoder else b""
+        if self.free_prefix:
+            group.whole = len(ids)
+            group.inputs = replace(group.inputs, prefix_len=torch.tensor([len(prompt)], device=device))
+        if self.free_prefix or request.trace is not None or not self.settings.keep_prefixes:
+            group.root = None
         if spec.fills_blanks:
-            places = torch.tensor(find_blanks([prompt], options.blanks), device=self.pages.device)
+            places = torch.tensor(find_blanks([prompt], options.blanks), device=device)
             group.inputs = replace(group.inputs, blank_pos=places)
-        seed = sample.seeds(sampling.seed, [prompt])[0] if sampling.temperature else 0
-        writer = Writer(Sequence(tuple(prompt), seed), options, limit)
-        request = Request(group, writer, Sampler(sampling, options, self.pages.device), trace)
-        request.handle = Handle(self, group, writer.sequence)
-        if spec.encoder:
-            request.source = list(prompt)
+        request.source = prompt if spec.encoder else ()
         if search:
-            request.search = BeamSearch(BeamTables(group, self.pages), [limit], search, options, [prompt])
-        self.submitted += 1
-        if limit == 0:  # the prompt fills the context
-            writer.sequence.finish_reason, group.done = "length", True
-            return request.handle
-        if trace is not None:
-            request.cache = Paged(self.pages)
-            request.context.run(trace.__enter__)
+            request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options,
+                                        [prompt])
         self.requests[group] = request
         self.scheduler.waiting.append(group)
-        return request.handle
 
     def check_room(self, prompt: int, limit: int, beams: int) -> None:
         """QkvError for a request that needs more pages than there are, even alone."""
         size, there = self.settings.page_size, self.pages.count - 1
         pages = -(-(prompt + limit - 1) // size) if beams == 1 else beams * (-(-(prompt + limit) // size) + 1)
         if pages > there:
-            fits = (there * size if beams == 1 else (there // beams - 1) * size) - prompt
+            fits = (there * size + 1 if beams == 1 else (there // beams - 1) * size) - prompt
             raise QkvError("engine: a prompt of {prompt} tokens that may write {limit} more with {beams} beams needs "
                            "{pages} pages, and there are {there}; at most {fits} new tokens would fit, or give tokens="
                            "{tokens} or more", code="pages", prompt=prompt, limit=limit, beams=beams, pages=pages,
@@ -242,9 +218,45 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Plan, read, choose, once; False where there was nothing to do."""
-        for request in [r for r in self.requests.values() if r.handle.cancelled]:
-            self.close_request(request, reason="cancelled")
-        plan = self.scheduler.plan()
+        if self.taken_back:
+            self.close_cancelled()
+        batches, self.batches = self.batches, []
+        for batch in batches:
+            if not batch.done:
+                self.batches.append(batch)
+                self.step_batch(batch)
+        plan = self.scheduler.plan() if self.scheduler.waiting or self.scheduler.running else []
+        if plan:
+            self.read_work(plan)
+            self.choose([r for g in self.scheduler.running if all(row.logits is not None for row in g.rows)
+                         for r in [self.requests[g]]])
+        return bool(plan or batches)
+
+    def step_batch(self, batch: Batch) -> None:
+        """One token for each row of a batch; an error that is not one row's ends them all."""
+        began = time.perf_counter()
+        try:
+            logits = batch.context.run(batch.read_next)
+            if batch.search:
+                ended = batch.advance_search(logits)
+            else:
+                choice = batch.live[0].sampler.choose(logits, [request.sequence for request in batch.live])
+                batch.last = choice.ids
+                ended = self.share_choice(batch.live, choice)
+        except QkvError as error:
+            for request in batch.requests:
+                self.fail_request(request, error)
+            return
+        except BaseException:
+            for request in batch.requests:
+                self.close_request(request, reason="cancelled")
+            raise
+        batch.timing.add_tokens(len(batch.live), time.perf_counter() - began)
+        for request in ended:
+            self.close_request(request)
+
+    def read_work(self, plan: list[Work]) -> None:
+        """The work of a step through the core: traced requests by themselves, the others together."""
         quiet: list[Work] = []
         for work in plan:
             request = self.requests[work.group]
@@ -258,9 +270,6 @@ class Engine:
         for work in plan:
             if not work.group.done:
                 self.scheduler.note(work)
-        self.choose([r for g in self.scheduler.running if all(row.logits is not None for row in g.rows)
-                     for r in [self.requests[g]]])
-        return bool(plan)
 
     def read_source(self, request: Request) -> None:
         """The source of an encoder-decoder, read once."""
@@ -274,23 +283,33 @@ class Engine:
             if request.search:
                 self.try_request(request, Request.advance_search)
             else:
-                together = not self.settings.batch_invariant
-                key = (request.sampler.sampling, request.sampler.options.forbid) if together else request
-                alike.setdefault(key, []).append(request)
+                alike.setdefault(request if self.settings.batch_invariant else request.alike, []).append(request)
         for requests in alike.values():
             logits = torch.stack([r.group.rows[0].logits for r in requests if r.group.rows[0].logits is not None])
-            choice = requests[0].sampler.choose(logits, [r.writer.sequence for r in requests])
-            for n, request in enumerate(requests):
-                self.try_request(request, lambda r, n=n, choice=choice: r.take_token(choice, n))
+            self.share_choice(requests, requests[0].sampler.choose(logits, [r.sequence for r in requests]))
         for request in ready:
-            if request.writer.sequence.finish_reason:
+            if request.sequence.finish_reason:
                 self.close_request(request)
+
+    def share_choice(self, requests: Seq[Request], choice: Choice) -> list[Request]:
+        """Give each request its token of a choice; those that ended with it."""
+        for n, request in enumerate(requests):
+            try:
+                request.take_token(choice, n)
+            except QkvError as error:
+                self.fail_request(request, error)
+        return [request for request in requests if request.sequence.finish_reason]
 
     def try_request(self, request: Request, action: Callable[[Request], None]) -> None:
         """Do something for one request, where its trace listens: its error ends it, and the others go on."""
         try:
             request.context.run(action, request)
         except QkvError as error:
+            self.fail_request(request, error)
+
+    def fail_request(self, request: Request, error: QkvError) -> None:
+        """A request ends with an error; of one that ended already nothing changes."""
+        if not request.group.done:
             request.handle.error = error
             self.close_request(request, reason="error")
 
@@ -299,12 +318,18 @@ class Engine:
         if self.requests.pop(request.group, None) is None:
             return
         self.scheduler.remove(request.group)
-        request.writer.sequence.finish_reason = reason or request.writer.sequence.finish_reason
+        request.sequence.finish_reason = reason or request.sequence.finish_reason
         if request.trace is not None:
             try:
                 request.context.run(request.trace.__exit__, None, None, None)
             except QkvError as error:
                 request.handle.error = request.handle.error or error
+
+    def close_cancelled(self) -> None:
+        """Requests that were taken back leave."""
+        self.taken_back = False
+        for request in [r for r in self.requests.values() if r.handle.cancelled]:
+            self.close_request(request, reason="cancelled")
 
     def fail_all(self, error: QkvError | None) -> None:
         """End every request: with an error, or as cancelled."""
@@ -313,7 +338,67 @@ class Engine:
             self.close_request(request, reason="error" if error else "cancelled")
 
     def wait(self, handle: Handle, *, until_done: bool = False) -> None:
-        """Step until a request has something new, or is done."""
+        """Step until a request has something new, or is done; a driver steps where there is one."""
+        if self.driver:
+            return self.driver.wait(handle, until_done=until_done)
         while not handle.done and (until_done or not handle.events):
             worked = self.step()
             assert worked or handle.done, "the scheduler left a request without work"
+        return None
+
+    def note_cancel(self) -> None:
+        """A request was taken back: it leaves at once, or by the next step of a driver."""
+        self.taken_back = True
+        if self.driver is None:
+            self.close_cancelled()
+
+
+def check_memory(core: Transformer, positions: int) -> None:
+    """QkvError where the keys and values of so many positions do not fit into the memory that is free."""
+    fits = count_fitting(core) if positions * position_bytes(core) > SMALL else positions
+    if positions > fits:
+        raise QkvError("keys and values of {positions:,} tokens need {needed:.1f} GiB, and there is room for {fits:,} "
+                       "tokens; give fewer tokens, rows or beams", code="memory", positions=positions,
+                       needed=positions * position_bytes(core) / (1 << 30), fits=fits)
+
+
+def count_fitting(core: Transformer) -> int:
+    """How many positions' keys and values the free memory of the core's device holds; where nobody says, any number."""
+    free = read_free_memory(str(core.embed.weight.device))
+    return sys.maxsize if free is None else free // position_bytes(core)
+
+
+def generate(
+    core: Transformer, prompts: Seq[Seq[int]], *, sampling: Sampling = Sampling(),  # noqa: B008  frozen
+    options: DecodeOptions = DecodeOptions(),  # noqa: B008
+) -> list[Sequence]:
+    """Continue each prompt until it stops; of an encoder-decoder the prompts are sources, `options.start` its targets'.
+
+    Raises QkvError for a prompt that is empty, longer than the context, or of unknown ids, and for logits that are
+    not finite. A row that reaches the context's end stops with "length".
+    """
+    handles = Engine(core).submit_batch(prompts, options, sampling=sampling)
+    return [handle.result() for handle in handles]
+
+
+def stream_tokens(
+    core: Transformer, prompts: Seq[Seq[int]], *, sampling: Sampling = Sampling(),  # noqa: B008  frozen
+    options: DecodeOptions = DecodeOptions(),  # noqa: B008
+) -> Iterator[Event]:
+    """As `generate`, but each token comes as an Event when it is chosen; a row's texts join to its final text.
+
+    Prompts are checked, and the active tracer is noted, at the call and not at the first event.
+    """
+    engine = Engine(core)
+    handles = engine.submit_batch(prompts, options, sampling=sampling)
+
+    def events() -> Iterator[Event]:
+        while engine.busy:
+            engine.step()
+            for n, handle in enumerate(handles):
+                while handle.events:
+                    yield handle.events.popleft()._replace(row=n)
+        for handle in handles:
+            handle.result()
+
+    return events()

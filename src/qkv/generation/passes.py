@@ -139,6 +139,13 @@ def attentions(s: spec.Spec) -> list[spec.Attention | spec.Latent]:
     return [block.attn for block in s.stack.blocks]
 
 
+def position_bytes(core: Transformer) -> int:
+    """Bytes that the keys and values of one position take, in all layers of the decoder."""
+    each = (a.kv_rank + a.rotary.dim if isinstance(a, spec.Latent) else 2 * a.groups * a.head_dim
+            for a in attentions(core.spec))
+    return sum(each) * core.embed.weight.element_size()
+
+
 def grows_with_batch(s: spec.Spec) -> bool:
     """Whether angles depend on the longest text of a pass, so that texts must be read apart."""
     rotaries = [a.rotary for a in attentions(s) if a.rotary]

@@ -3,8 +3,10 @@
 import threading
 from typing import Any
 
+from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.engine import Engine, Handle
+from qkv.generation.engine import Engine
+from qkv.generation.request import Handle
 
 
 class Runner:
@@ -15,9 +17,14 @@ class Runner:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.changed, self.open = engine, threading.Condition(), True
-        engine.wait = self.wait  # type: ignore[method-assign]
+        engine.driver = self
         self.thread = threading.Thread(target=self.run, name="qkv-engine", daemon=True)
         self.thread.start()
+
+    @property
+    def core(self) -> Transformer:
+        """The core that writes."""
+        return self.engine.core
 
     def submit(self, *args: Any, **how: Any) -> Handle:
         """As `Engine.submit`."""

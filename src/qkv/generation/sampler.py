@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from qkv import sampling as sample
 from qkv.errors import QkvError
 from qkv.generation.constraints import Guide
-from qkv.generation.sequence import DecodeOptions, Sequence
+from qkv.generation.sequence import DecodeOptions, Sequence, Top
 from qkv.sampling import Sampling
 
 
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     ids: Tensor  # B
     tokens: list[int]
     logprobs: list[float]
-    top: list[list[tuple[int, float]]]
+    top: list[Top]  # empty where nobody asked
 
 
 class Sampler:
@@ -48,17 +48,16 @@ class Sampler:
         guides = [row.rules.follow(row.tokens) for row in rows]
         if self.sampling.adjusts or any(guides):
             allowed = keep_possible(bar_followers(allowed, guides), logprobs, rows)
-        tokens = self.draw(allowed, rows)
+        tokens = self.draw_tokens(allowed, rows)
         while refused := [(n, t) for n, t in enumerate(tokens.tolist() if any(guides) else ())
                           if (guide := guides[n]) and not rows[n].rules.fault and guide.refuses(t)]:
             index = torch.tensor(refused, device=allowed.device)
             allowed = allowed.index_put((index[:, 0], index[:, 1]), allowed.new_tensor(-math.inf))
             allowed = keep_possible(allowed, logprobs, rows)
-            tokens = self.draw(allowed, rows)
-        mine = logprobs.gather(-1, tokens[:, None])[:, 0]
-        return Choice(tokens, tokens.tolist(), mine.tolist(), [[] for _ in rows])
+            tokens = self.draw_tokens(allowed, rows)
+        return read_choice(tokens, logprobs, self.options.top_logprobs)
 
-    def draw(self, allowed: Tensor, rows: Seq[Sequence]) -> Tensor:
+    def draw_tokens(self, allowed: Tensor, rows: Seq[Sequence]) -> Tensor:
         """The token [B] of each row by what is allowed [B, V]."""
         if self.sampling.temperature == 0:
             return allowed.argmax(-1)
@@ -95,3 +94,16 @@ def keep_possible(allowed: Tensor, logprobs: Tensor, rows: Seq[Sequence]) -> Ten
             "a least length) contradicts itself here or cannot be spelt by this vocabulary", code="no-token",
             number=len(rows[n].tokens) + 1)
     return torch.where(stuck[:, None], logprobs, allowed)
+
+
+def read_choice(tokens: Tensor, logprobs: Tensor, top: int) -> Choice:
+    """The chosen tokens [B] and the `top` likeliest of logprobs [B, V], in one copy from the device."""
+    chosen = torch.stack((tokens, logprobs.gather(-1, tokens[:, None])[:, 0]))  # ids are exact in fp32
+    if not top:
+        ids, mine = chosen.tolist()
+        return Choice(tokens, list(map(int, ids)), mine, [])
+    best = logprobs.topk(min(top, logprobs.shape[-1]))
+    rows = torch.cat((chosen.T, best.indices, best.values), 1).tolist()
+    half = best.values.shape[1] + 2
+    listed = [tuple(zip(map(int, row[2:half]), row[half:], strict=True)) for row in rows]
+    return Choice(tokens, [int(row[0]) for row in rows], [row[1] for row in rows], listed)

@@ -1,14 +1,15 @@
-"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: decoder.py."""
+"""One row being written: its tokens, its text, and what ends it. Knows no model. Next: pages.py."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 from qkv.errors import QkvError
 from qkv.generation.constraints import Guide, Rules
 
 Finish = Literal["stop", "length", "stop_string", "cancelled", "error"]
+Top = tuple[tuple[int, float], ...]  # ids with their logprobs, best first
 
 
 class TextStream(Protocol):
@@ -29,7 +30,7 @@ class DecodeOptions:
     blanks          ids that stand for text to be filled in, where the model writes into such blanks
     context         most tokens of prompt and continuation together; None: what the positions allow
     forbid          ids that are never chosen; the reported logprobs stay the model's own
-    guides          what the text must obey (constraints.py): one for all rows, or, of beams, one for each prompt
+    guides          what the text must obey (constraints.py): one for all prompts, or one for each
     continues       what the new ids go on from, as repetition counts: the prompt, or, where that is an
                     encoder-decoder's source, the start alone
     renormalize     beams rank by the probabilities of what is not forbidden, as CTranslate2's do, not by the model's
@@ -38,6 +39,7 @@ class DecodeOptions:
                     `tokenizer.stream`; without it there is no text
     chunk           prompt tokens read in one pass; None: all of them
     cache           False reads everything again for each token, as one would without a cache
+    top_logprobs    so many of the likeliest ids come with each token, with their logprobs
     """
 
     max_new_tokens: int | None = None
@@ -53,6 +55,7 @@ class DecodeOptions:
     text_stream: Callable[[tuple[int, ...]], TextStream] | None = None
     chunk: int | None = None
     cache: bool = True
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("max_new_tokens", self.max_new_tokens), ("context", self.context)):
@@ -62,11 +65,17 @@ class DecodeOptions:
         if self.chunk is not None and self.chunk < 1:
             raise QkvError("chunk: found {chunk}, expected at least 1, or None for the whole prompt at once",
                            chunk=self.chunk)
+        if self.top_logprobs < 0:
+            raise QkvError("top_logprobs: found {top_logprobs}, expected 0 or more", top_logprobs=self.top_logprobs)
         if "" in self.stop_strings:
             raise QkvError("stop strings: found an empty string, which would end every text at once; remove it")
         if self.stop_strings and self.text_stream is None:
             raise QkvError("stop strings {stop_strings!r}: they need a tokenizer, and there is none; stop at ids",
                            stop_strings=self.stop_strings)
+
+    def select_guide(self, number: int) -> "DecodeOptions":
+        """The options of a prompt by its number: of several guides its own."""
+        return replace(self, guides=(self.guides[number],)) if len(self.guides) > 1 else self
 
     def list_before(self, prompt: Seq[int]) -> tuple[int, ...]:
         """The ids that a row's new ones go on from."""
@@ -86,6 +95,14 @@ class Timing:
     def tokens_per_second(self) -> float:
         """Tokens after each row's first (that one comes from the prefill) per second of decoding."""
         return self.decoded / self.decode if self.decode else 0.0
+
+    def add_tokens(self, tokens: int, seconds: float) -> None:
+        """Add so many tokens, one of each row, and the seconds that they took; the first come from the prefill."""
+        if self.tokens == 0:
+            self.prefill += seconds
+        else:
+            self.decode, self.decoded = self.decode + seconds, self.decoded + tokens
+        self.tokens += tokens
 
 
 class StopFilter:
@@ -128,8 +145,9 @@ class Sequence:
     tokens       the written ids, the end id included
     logprobs     of each token under the model itself (temperature 1, nothing filtered), natural log
     text         what may be shown: no stop string, no half character
-    finish_reason  "stop" (end id), "length" (limit or context), "stop_string"; None while it runs
-    timing       of the whole batch that it ran in
+    top_logprobs the likeliest ids at each token with their logprobs, best first, where they were asked for
+    finish_reason  "stop" (end id), "length" (limit or context), "stop_string", "cancelled", "error"; None while it runs
+    timing       of the whole batch that it ran in, or of this request where it came by itself
     rules        what the choice of the next token looks at beside its logits
     """
 
@@ -137,6 +155,7 @@ class Sequence:
     seed: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[Top] = field(default_factory=list)
     text: str = ""
     finish_reason: Finish | None = None
     timing: Timing = field(default_factory=Timing)
@@ -144,13 +163,16 @@ class Sequence:
 
 
 class Event(NamedTuple):
-    """One token of one row: the text that it lets us show, and why the row ended with it, if it did."""
+    """One token of one row: the text that it lets us show, why the row ended with it, if it did, and what else was
+    likely, where that was asked for.
+    """
 
     row: int
     token: int
     logprob: float
     text: str
     finish_reason: Finish | None
+    top: Top = ()
 
 
 class Writer:
@@ -160,9 +182,6 @@ class Writer:
         self.sequence, self.eos, self.limit = sequence, options.eos, limit
         self.stream = options.text_stream(sequence.prompt) if options.text_stream else None
         self.stops = StopFilter(options.stop_strings) if options.stop_strings else None
-        if len(options.guides) > 1:
-            raise QkvError("guides: found {count}; a text that beams do not search takes one for all", code="guides",
-                           count=len(options.guides))
         sequence.rules = Rules(options.list_before(sequence.prompt), options.eos, next(iter(options.guides), None))
 
     def write(self, token: int, logprob: float) -> str:

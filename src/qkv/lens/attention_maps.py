@@ -57,6 +57,8 @@ def align_words(t: Recording, *, layer: int | None = None, row: int = 0, source:
     """
     across = attention_paths(t.core.spec, "cross")
     wanted = range(len(across)) if layer is None else [layer]
+    if layer is not None and not 0 <= layer < len(across):
+        raise QkvError("alignment: there is no layer {layer}, expected 0 to {last}", layer=layer, last=len(across) - 1)
     maps = {i: t[f"{across[i]}.pattern"][row].mean(0) for i in wanted}  # each T S
     layer = max(maps, key=lambda i: float(maps[i][:, :source].amax(0).mean()))
     words = resolve.tokens_read(t, row=row), resolve.tokens_read(t, "encoder.", row=row)

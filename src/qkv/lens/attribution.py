@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from qkv.arguments import Count
 from qkv.core.attention import Attention
 from qkv.core.experts import Experts
 from qkv.core.ffn import ACTIVATIONS
@@ -147,7 +148,7 @@ def attribute_logit(
 
 def attribute_to_neurons(
     t: Recording, layer: int, pos: int | str = -1, token: int | str | None = None, *, vs: int | str | None = None,
-    top: int = 10, row: int = 0, run: int | None = None,
+    top: Count = 10, row: int = 0, run: int | None = None,
 ) -> tuple[Part, ...]:
     """The neurons of a layer's feed-forward network that pushed the logit most; all of them sum to the `ffn` part."""
     at, (first, second), _ = locate_logit(t, pos, token, vs, row, run)

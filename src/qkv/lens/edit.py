@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from qkv.arguments import check_arguments, check_fields
 from qkv.errors import QkvError
 
 Where = int | Sequence[int] | None
@@ -28,43 +29,56 @@ class Edit:
     key: tuple[int, ...] | None = None
     cells: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self, "edit")
+
     @property
     def needs_eager_attention(self) -> bool:
         """Whether it changes scores or patterns, which exist only while the maths of attention runs in the open."""
         return self.name.rpartition(".")[2] in ("score", "pattern")
 
 
+@check_arguments
 def scale(name: str, by: float, *, heads: Where = None, pos: Where = None) -> Edit:
     """Multiply what a tap carries by a number."""
     return Edit("scale", name, by, as_indices(heads), as_indices(pos))
 
 
+@check_arguments
 def ablate(name: str, *, heads: Where = None, pos: Where = None) -> Edit:
     """Zero what a tap carries: `ablate("layers.3.attn.z", heads=[5])` silences a head."""
     return put(name, 0.0, heads=heads, pos=pos)
 
 
+@check_arguments
 def put(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
     """Replace what a tap carries by a number, or by a tensor that broadcasts against it."""
     return Edit("put", name, value, as_indices(heads), as_indices(pos))
 
 
+@check_arguments
 def add(name: str, value: float | Tensor, *, heads: Where = None, pos: Where = None) -> Edit:
     """Add a number or a broadcasting tensor to what a tap carries: a steering vector, for one."""
     return Edit("add", name, value, as_indices(heads), as_indices(pos))
 
 
+@check_arguments
 def swap(name: str, other: Tensor, *, pos: int, source: int | None = None) -> Edit:
     """Put what another run (`other` is its `t[name]`) had at position `source` (default: the same) into this one."""
     source = pos if source is None else source
+    if other.ndim < 2 or not -other.shape[-2] <= source < other.shape[-2]:
+        raise QkvError("swap {name}: found {shape}, which has no position {source}; expected [..., positions, numbers]",
+                       name=name, shape=list(other.shape), source=source)
     return put(name, other[..., source : source + 1, :], pos=pos)
 
 
+@check_arguments
 def cut(name: str, *, heads: Where = None, query: Where = None, key: Where = None) -> Edit:
     """Remove edges of an attention such as `encoder.layers.2.attn`: these queries cannot see these keys any more."""
     return Edit("hide", f"{name}.score", 0.0, as_indices(heads), as_indices(query), as_indices(key))
 
 
+@check_arguments
 def hide(name: str, cells: Tensor) -> Edit:
     """As `cut`, for any set of edges and different ones in each row: bool [B or 1, H or 1, T, S], True = removed."""
     return Edit("hide", f"{name}.score", cells=cells)
@@ -106,6 +120,9 @@ def apply_edit(x: Tensor, edit: Edit, axis: int, start: int) -> tuple[Tensor, bo
     if not bool(chosen.any()):
         return x, False
     value = torch.as_tensor(edit.value, dtype=x.dtype, device=x.device)
+    if value.dim() > x.dim() or any(a not in (1, b) for a, b in zip(value.shape[::-1], x.shape[::-1], strict=False)):
+        raise QkvError("edit of {name}: a value of shape {shape} does not broadcast to {wanted}", name=edit.name,
+                       shape=list(value.shape), wanted=list(x.shape))
     changed = {"scale": lambda: x * value, "add": lambda: x + value, "put": lambda: value}[edit.op]()
     return torch.where(chosen, changed, x), True
 
@@ -115,6 +132,10 @@ def hide_edges(score: Tensor, edit: Edit, start: int) -> tuple[Tensor, bool]:
     low = torch.finfo(score.dtype).min
     if edit.cells is not None:
         cells = edit.cells.to(score.device)
+        if cells.dtype != torch.bool or cells.dim() != 4 or not {*cells.shape[:2]} <= {1, *score.shape[:2]}:
+            raise QkvError("hide {name}: cells of {kind} and shape {shape}, expected bool {shape2}", name=edit.name,
+                           kind=str(cells.dtype).removeprefix("torch."), shape=list(cells.shape),
+                           shape2=list(score.shape))
         rows = cells.shape[2] == score.shape[2] + start and cells.shape[3] == score.shape[3]
         if start and rows:
             cells = cells[:, :, start:]

@@ -4,17 +4,20 @@ Letters: V vocabulary, D width.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.arguments import Count
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.lens import resolve
 from qkv.messages import Message
 from qkv.plots.forms import Bars, Drawn, Form
+
+Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,14 @@ def word_vector(t: Source, word: str, side: str = "target") -> tuple[Tensor, lis
     return embedding_table(t.core, side)[ids].float().mean(0), ids
 
 
-def find_neighbours(t: Source, word: str, n: int = 10, *, side: str = "target") -> Neighbours:
+def find_neighbours(t: Source, word: str, n: Count = 10, *, side: Side = "target") -> Neighbours:
     """The n tokens whose embeddings point most nearly the same way as a word's, the nearest first."""
     found, ids = word_vector(t, word, side)
     title = Message("{word}: nearest in the embedding table", word=word)
     return find_nearest(t, found, n, without=ids, side=side, title=title)
 
 
-def solve_analogy(t: Source, a: str, b: str, c: str, *, n: int = 5, side: str = "target") -> Neighbours:
+def solve_analogy(t: Source, a: str, b: str, c: str, *, n: Count = 5, side: Side = "target") -> Neighbours:
     """a is to b as c is to…: the tokens nearest to b - a + c on the unit sphere, a, b and c left out.
 
     Mikolov et al. 2013 (Linguistic regularities, section 4); whether it holds is a fact about this very table.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.arguments import Count
 from qkv.lens import resolve
 from qkv.lens.recording import Recording
 from qkv.messages import Message
@@ -64,7 +65,7 @@ def layer_logits(
 
 
 def guess_by_layer(
-    t: Recording, pos: int | str | None = None, *, top: int = 5, row: int = 0, prompt: int | None = None,
+    t: Recording, pos: int | str | None = None, *, top: Count = 5, row: int = 0, prompt: int | None = None,
     run: int | None = None,
 ) -> Guesses:
     """The `top` likeliest next tokens after each layer, at each position or at `pos`; `prompt` positions are given.

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from qkv.arguments import Count, check_arguments
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Static
@@ -69,9 +70,10 @@ class Recording:
             never recorded; an edit that had no effect; a call that would not fit the budget, before it runs.
     """
 
+    @check_arguments
     def __init__(
         self, core: Transformer, save: Sequence[str] = (), edit: Sequence[Edit] = (), tokenizer: Any = None, *,
-        budget: str | int | None = None, to: Path | str | None = None, stop: bool = False,
+        budget: str | Count | None = None, to: Path | str | None = None, stop: bool = False,
     ) -> None:
         if not core.spec.has_blocks and READOUTS.keys() & set(save):
             raise QkvError("an LSTM has no layers to read; translate(align=True) shows where one with attention looked")
@@ -232,6 +234,7 @@ class Recording:
             call.taps[kept.name] = kept.slice_tap(x, where)
             self.awaited.discard(kept.name)
 
+    @check_arguments
     def __getitem__(self, name: str) -> Tensor:
         return self.get(name)
 
@@ -270,6 +273,9 @@ class Recording:
         if index is None and len(runs) > 1:
             raise QkvError("{name} was recorded in {runs} runs; choose one: get({name!r}, run=0)", name=name,
                            runs=len(runs))
+        if not 0 <= (index or 0) < len(runs):
+            raise QkvError("run {index}: {name} was recorded in {runs} runs, expected 0 to {last}", index=index,
+                           name=name, runs=len(runs), last=len(runs) - 1)
         return runs[index or 0]
 
     def first_source(self, s: Selector) -> str:
@@ -344,14 +350,17 @@ class Recording:
         both = at.expand(*(self.stitch(run, self.select(f"{path}.{n}")) for n in ("latent", "k_rope")))
         return both[part == "v"]
 
+    @check_arguments
     def row(self, path: str, head: int, query: int, *, row: int = 0) -> Tensor:
         """The weights [S] of one query of one head of an attention, rebuilt alone: cheap at any length."""
         resolve.find_attention(self, path)
+        resolve.require_row(self, row)
         slot = resolve.find_position(self, query, path=path)
         one = self.select(f"{path}.pattern@heads={head}@pos={slot}")
         run = self.run(one.tap)
         return self.rebuild_pattern(run, next(c for c in run.calls if c.end > slot), one)[row, 0, 0]
 
+    @check_arguments
     def tokens(self, stack: str | None = None) -> list[list[str]]:
         """What went through a stack, as pieces of text; ids as digits where there is no tokenizer."""
         run = next((r for r in self.runs if stack in (None, r.stack)), None)

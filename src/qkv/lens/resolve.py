@@ -48,6 +48,13 @@ def find_run(t: "Recording", path: str = "", run: int | None = None) -> Run:
     return runs[run or 0]
 
 
+def require_row(t: "Recording", row: int) -> None:
+    """QkvError for a row of the batch that no call read."""
+    rows = max((len(call.ids) for run in t.runs for call in run.calls), default=1)
+    if not 0 <= row < rows:
+        raise QkvError("row {row}: the calls had {rows} rows, expected 0 to {last}", row=row, rows=rows, last=rows - 1)
+
+
 def find_attention(t: "Recording", path: str) -> Attention | Latent:
     """The attention of a path; a QkvError where there is none."""
     if path not in t.attentions:
@@ -95,7 +102,7 @@ def find_position(t: "Recording", pos: int | str, *, path: str = "", row: int = 
 def find_word(t: "Recording", ids: list[int], word: str) -> int:
     """The slot of the last piece of a word's first occurrence: pieces that spell it, or one that contains it."""
     made = require_tokenizer(t)
-    size = len(word.encode())
+    size = len(word.encode(errors="surrogatepass"))
     for i in range(len(ids)):
         for j in range(i + 1, min(len(ids), i + size) + 1):
             if made.decode(ids[i:j]).strip() == word.strip():

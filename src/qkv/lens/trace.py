@@ -3,6 +3,11 @@
 Positions are slots (from the end where negative) or words of the text.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from qkv.arguments import check_arguments
 from qkv.lens import (
     attention_maps,
     attribution,
@@ -24,32 +29,45 @@ from qkv.lens import (
 )
 from qkv.lens.recording import READOUTS, Recording
 
+Ask = TypeVar("Ask", bound=Callable[..., Any])
 __all__ = ["READOUTS", "Trace"]
+
+
+def readout(ask: Ask) -> Ask:
+    """A function as a method of Trace: its arguments are checked, and that there is the row that it is asked for."""
+
+    @wraps(ask)
+    def ask_row(t: Recording, *given: Any, **named: Any) -> Any:
+        if isinstance(row := named.get("row"), int):
+            resolve.require_row(t, row)
+        return ask(t, *given, **named)
+
+    return check_arguments(cast("Ask", ask_row))
 
 
 class Trace(Recording):
     """A recording, which says what it takes and how taps are read, with each readout as a method."""
 
-    ran = resolve.find_run
-    lens = logit_lens.guess_by_layer
-    parts = attribution.attribute_logit
-    neurons = attribution.attribute_to_neurons
-    walk = step_by_step.walk_steps
-    mask = mask_reasons.explain_mask
-    bias = mask_reasons.added_bias
-    choices = sampling_filters.list_filter_stages
-    shift = residual_drift.measure_drift
-    routes = routing.read_routing
-    alignment = attention_maps.align_words
-    diff = compare.compare_runs
-    cache = cache_report.report_cache
-    line = lines.extract_line
-    neighbours = embeddings.find_neighbours
-    analogy = embeddings.solve_analogy
-    plan = trace_storage.plan_bytes
-    save = trace_storage.save_trace
-    check = consistency.check_trace
+    ran = readout(resolve.find_run)
+    lens = readout(logit_lens.guess_by_layer)
+    parts = readout(attribution.attribute_logit)
+    neurons = readout(attribution.attribute_to_neurons)
+    walk = readout(step_by_step.walk_steps)
+    mask = readout(mask_reasons.explain_mask)
+    bias = readout(mask_reasons.added_bias)
+    choices = readout(sampling_filters.list_filter_stages)
+    shift = readout(residual_drift.measure_drift)
+    routes = readout(routing.read_routing)
+    alignment = readout(attention_maps.align_words)
+    diff = readout(compare.compare_runs)
+    cache = readout(cache_report.report_cache)
+    line = readout(lines.extract_line)
+    neighbours = readout(embeddings.find_neighbours)
+    analogy = readout(embeddings.solve_analogy)
+    plan = readout(trace_storage.plan_bytes)
+    save = readout(trace_storage.save_trace)
+    check = readout(consistency.check_trace)
     # those named as their file come last: below them the name is the method
-    lines = lines.list_lines
-    gradient = gradient.trace_gradient
-    wavefront = wavefront.build_wavefront
+    lines = readout(lines.list_lines)
+    gradient = readout(gradient.trace_gradient)
+    wavefront = readout(wavefront.build_wavefront)

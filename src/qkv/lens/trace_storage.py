@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from rich.filesize import decimal as format_bytes
 from torch import Tensor
 
+from qkv.arguments import Count, Range
 from qkv.checkpoints import storage
 from qkv.core.cache import Cache
 from qkv.core.masks import AttentionBias
@@ -70,7 +71,7 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int):
         return text
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
-    if not found:
+    if not found or not float(found[1]):
         raise QkvError('budget={text!r}: expected bytes, such as budget="2GB"', text=text)
     return int(float(found[1]) * UNITS[found[2] or ""])
 
@@ -96,12 +97,13 @@ def count_bytes(t: "Recording", names: Iterable[str], locate: Callable[[str], tu
     for s in map(t.select, sorted(names)):
         rows, first, count = locate(s.tap)
         heads, every = (1, 1) if s.heads is None else (len(s.heads), t.count_heads(s.tap))
-        taps[s.name] = each.get(s.tap, 0) * heads // every * rows * len(s.list_slots(first, count))
+        places = len(s.list_slots(first, count)) if s.pos else count
+        taps[s.name] = each.get(s.tap, 0) * heads // every * rows * places
     taps = {name: taken for name, taken in taps.items() if taken}
     return BytePlan(sum(taps.values()), taps)
 
 
-def plan_bytes(t: "Recording", tokens: int, *, source: int = 0, rows: int = 1) -> BytePlan:
+def plan_bytes(t: "Recording", tokens: Count, *, source: Annotated[int, Range(0)] = 0, rows: Count = 1) -> BytePlan:
     """The bytes that a trace would hold of texts of that many tokens (and of a source), in all and by tap."""
     both = t.core.spec.encoder is not None and t.core.spec.decoder is not None
 

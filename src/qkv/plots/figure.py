@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DPI = 150
 CJK = (
     "Noto Sans CJK SC", "Source Han Sans SC", "Noto Sans SC", "WenQuanYi Micro Hei", "PingFang SC", "Microsoft YaHei",
-    "SimHei", "Arial Unicode MS",
+    "SimHei", "Arial Unicode MS", "Noto Serif CJK SC",
 )
 
 

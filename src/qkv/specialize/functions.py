@@ -34,7 +34,11 @@ class Written:
 
     def call(self, target: ast.expr, values: dict[str, Any]) -> Code:
         """A call with what the definition uses of the values."""
-        leaves = zip(self.leaves, flatten(self.node, values)[1], strict=True)
+        given = flatten(self.node, values)[1]
+        if len(given) != len(self.leaves):  # another stack's step has other parts, of which this uses none
+            by_name = {name: node for name, _, node in given}
+            return Code(ast.Call(target, [by_name[name] for name, *_ in self.leaves if name in self.used], []))
+        leaves = zip(self.leaves, given, strict=True)
         return Code(ast.Call(target, [node for (name, *_), (*_, node) in leaves if name in self.used], []))
 
 

@@ -102,7 +102,8 @@ class Program(Classes):
         return None
 
     def open_arguments(self, module: Any, given: dict[str, Any]) -> dict[str, Any]:
-        return given | {"width": Code(make_name("width"))} if isinstance(module, Norm) else given
+        opened = [n for n in given if n in self.open_attributes or (n == "width" and isinstance(module, Norm))]
+        return given | {name: Code(make_name(name)) for name in opened}
 
     def call_part(self, part: Part, args: list[Any], f: Frame) -> Any:
         if isinstance(part.module, ExpertLinear):

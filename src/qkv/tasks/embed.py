@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.checkpoints.sentence_transformers import Pooling
 from qkv.core.model import Transformer
+from qkv.errors import QkvError
 from qkv.tasks.batches import Row, last_states, map_batches, prepare_batch
 from qkv.tasks.types import Model, Tell, as_list, be_silent, check_not_empty
 
@@ -86,6 +87,9 @@ def compare_vectors(model: Model, first: Any, second: Any) -> Tensor:
     kind = (model.pooling or Pooling()).similarity
     a, b = (torch.atleast_2d(one if isinstance(one, Tensor) and one.is_floating_point() else embed(model, one)).float()
             for one in (first, second))
+    if a.shape[-1] != b.shape[-1]:
+        raise QkvError("similarity: vectors of {first} numbers and of {second} cannot be compared", first=a.shape[-1],
+                       second=b.shape[-1])
     if kind in ("cosine", "dot"):
         return F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).T if kind == "cosine" else a @ b.T
     return -torch.cdist(a, b, p=1.0 if kind == "manhattan" else 2.0)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from qkv.arguments import Count, check_arguments
 from qkv.core.model import Transformer
 from qkv.data import sources
 from qkv.data.sources import read_labelled_rows
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message, join
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
 from qkv.tasks.describe import describe_use
@@ -103,14 +104,16 @@ def choose_evaluation(asked: dict[str, Any], how: dict[str, Any]) -> str:
                        named=join(" and ", named) or Message("none{odd}", odd=odd))
     for name in FILE_EVALUATIONS:
         if not isinstance(asked[name], str | Path | None):
-            raise QkvError("eval: {name} is {asked!r:.60}, expected the path of a file", name=name, asked=asked[name])
+            raise QkvError("eval: {name} is {asked}, expected the path of a file", name=name,
+                           asked=show_value(asked[name]))
     both = asked["bleu"]
-    if both is not None and (isinstance(both, str | Path) or len(both) != 2):
-        raise QkvError("eval: bleu is {both!r:.60}, expected (sources, references): two files, or two lists of lines",
-                       both=both)
+    if both is not None and (not isinstance(both, tuple | list) or len(both) != 2):
+        raise QkvError("eval: bleu is {both}, expected (sources, references): two files, or two lists of lines",
+                       both=show_value(both))
     return named[0]
 
 
+@check_arguments
 def evaluate_translation(
     model: Model, source: Lines, reference: Lines, *, tokenize: Tokenize = "auto", lowercase: bool = False,
     joint: str = "", tell: Tell = be_silent, **search: Any,
@@ -188,8 +191,9 @@ def check_source_lengths(model: Model, texts: Sequence[str], name: str) -> None:
                            name=name, number=number, count=count, longest=longest)
 
 
+@check_arguments
 def evaluate_perplexity(
-    model: Model, path: Path, *, window: int | None = None, stride: int | None = None, tell: Tell = be_silent
+    model: Model, path: Path, *, window: Count | None = None, stride: Count | None = None, tell: Tell = be_silent
 ) -> Perplexity:
     """The perplexity of a whole text under a decoder, read in windows that overlap; of pairs where a source is read.
 
@@ -303,6 +307,7 @@ def sum_losses(core: Transformer, states: Tensor, wanted: Tensor) -> float:
     return total
 
 
+@check_arguments
 def evaluate_accuracy(model: Model, path: Path, *, tell: Tell = be_silent, **how: Any) -> Accuracy:
     """How many texts of a file get their label; `how` goes to who classifies.
 

@@ -12,8 +12,6 @@ from qkv.tasks.types import Model
 
 def fill(model: Model, text: str, *, top: int) -> list[list[tuple[str, float]]]:
     """For each mask in a text the `top` likeliest words with their probabilities; see `Model.fill`."""
-    if top < 1:
-        raise QkvError("top: found {top}, expected 1 or more words", top=top)
     tokenizer = model.tokenizer
     if tokenizer is None or tokenizer.mask_id is None:
         raise QkvError("fill needs a model that was trained on masked words, and this one's tokenizer has no mask "

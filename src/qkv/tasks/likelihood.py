@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from qkv.arguments import check_arguments
 from qkv.data.sources import get_string, parse_object, read_rows
 from qkv.data.text_files import refuse_blank
 from qkv.errors import QkvError
@@ -38,6 +39,7 @@ class Choice:
     chosen: tuple[tuple[int, int], ...]
 
 
+@check_arguments
 def evaluate_last_word(model: Model, path: Path, *, tell: Tell = be_silent) -> LastWord:
     """Each line without its last word is read, and the word predicted (Paperno et al. 2016).
 
@@ -66,6 +68,7 @@ def split_last_word(line: str, place: str) -> tuple[str, str]:
     return before, word
 
 
+@check_arguments
 def evaluate_choice(model: Model, path: Path, *, tell: Tell = be_silent) -> Choice:
     """Each answer is scored after its question; the likeliest one is chosen.
 

@@ -54,6 +54,16 @@ def load_special_tokens(
     return SpecialTokens(bos, ends, pad, start, forbid, read_id("forced_bos_token_id"))
 
 
+def check_special(special: SpecialTokens, spec: Spec) -> None:
+    """QkvError for the first special id that no vocabulary of the model holds."""
+    count = max(spec.vocabulary, spec.sources or 0)
+    for name, value in vars(special).items():
+        for number in value if isinstance(value, tuple) else () if value is None else (value,):
+            if not 0 <= number < count:
+                raise QkvError("special: {name}: found {number}, expected a token's number from 0 to {last}",
+                               code="token-id", name=name, number=number, last=count - 1)
+
+
 def default_special_tokens(spec: Spec, tokenizer: Tokenizer) -> SpecialTokens:
     """The special tokens of a new model with this tokenizer."""
     eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)

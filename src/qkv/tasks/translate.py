@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
 
+from qkv.arguments import Range, check_arguments
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
 from qkv.errors import QkvError, nearest
@@ -20,19 +21,21 @@ from qkv.options import replace_from_dict
 from qkv.sampling import Adjustments
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
+from qkv.tasks.languages import find_language, mark_source, mark_target
 from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
 from qkv.tasks.wishes import WISHES, make_guides, read_bias
 from qkv.tokenizers.vocabulary import is_closed
 
-OPTIONS = ("beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble", *WISHES, *vars(Adjustments()),
-           "groups", "diversity_penalty")
+OPTIONS = ("source", "target", "beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble", *WISHES,
+           *vars(Adjustments()), "groups", "diversity_penalty")
 LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
 
+@check_arguments
 def translate(
-    model: Model, text: Any, *, beam: int = 4, length_penalty: float = 0.6, nbest: int = 1,
-    max_new_tokens: int | None = None, align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
-    **more: Any,
+    model: Model, text: Any, *, source: str | None = None, target: str | None = None, beam: int = 4,
+    length_penalty: Annotated[float, Range(-10, 10)] = 0.6, nbest: int = 1, max_new_tokens: int | None = None,
+    align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (), **more: Any,
 ) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
     for key in more:
@@ -50,8 +53,11 @@ def translate(
     if max_new_tokens is not None and search.min_new_tokens > max_new_tokens:
         raise QkvError("min_new_tokens is {least} and max_new_tokens {most}: the least is more than the most",
                        code="contradiction", least=search.min_new_tokens, most=max_new_tokens)
-    guides = make_guides(model, len(texts), wishes)
-    options = DecodeOptions(max_new_tokens, model.special.eos, start_ids(model), forbid=model.special.forbid,
+    if source is not None:
+        language = find_language(model, "source", source)
+        ids = [mark_source(model, row, language) for row in ids]
+    start, guides = start_ids(model, mark_target(model, target)), make_guides(model, len(texts), wishes)
+    options = DecodeOptions(max_new_tokens, model.special.eos, start, forbid=model.special.forbid,
                             renormalize=model.generation_config.get(RENORMALIZE) is True, continues="start")
     others, results = [other.core for other in ensemble], dict[int, Result]()
     find_best = partial(beam_search, ensemble=others) if model.spec.has_blocks else translate_greedily
@@ -67,8 +73,9 @@ def translate(
             missing = tuple(tokenizer.find_unknown(line)) if read else ()  # type: ignore[union-attr]
             result = result_of(model, hypotheses, missing)
             if missing and is_closed(tokenizer):  # type: ignore[arg-type]
-                result = mark_unknown(model, ids[r], result)
-            results[r] = replace(result, alignment=align_tokens(model, ids[r], result.tokens)) if align else result
+                result = mark_unknown(model, ids[r], start, result)
+            aligned = align_tokens(model, ids[r], start, result.tokens) if align else None
+            results[r] = result if aligned is None else replace(result, alignment=aligned)
     return [results[r] for r in range(len(ids))] if many else results[0]
 
 
@@ -80,7 +87,7 @@ def renumber(error: QkvError, rows: Sequence[int]) -> QkvError:
     return QkvError(said.template, code=error.code, **{**said.fields, "number": rows[said.fields["number"] - 1] + 1})
 
 
-def mark_unknown(model: Model, source: list[int], result: Result) -> Result:
+def mark_unknown(model: Model, source: list[int], start: tuple[int, ...], result: Result) -> Result:
     """The Result, in whose texts `[word]` stands for each word that was guessed from an unknown one of the source."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -88,7 +95,7 @@ def mark_unknown(model: Model, source: list[int], result: Result) -> Result:
     marked = list[Result]()
     for each in (result, *result.others):
         words = [t for t in each.tokens if t not in model.special.eos]
-        weights = align_tokens(model, source, each.tokens)[: len(words), places]  # T S
+        weights = align_tokens(model, source, start, each.tokens)[: len(words), places]  # T S
         text = each.text
         strongest = weights.argmax(0).tolist() if words else []
         guessed = {at: word for at, word, w in zip(strongest, result.unknown, weights.amax(0).tolist() if words else [],
@@ -151,11 +158,11 @@ def translate_greedily(
     return [[Hypothesis(w.tokens, sum(w.logprobs), w.logprobs, "stop" if w.ended else "length")] for w in found]
 
 
-def align_tokens(model: Model, source: list[int], tokens: list[int]) -> Tensor:
+def align_tokens(model: Model, source: list[int], start: tuple[int, ...], tokens: list[int]) -> Tensor:
     """Which source token each written token looked at: [T, S], mean over the heads of the last cross-attention."""
     from qkv.lens.trace import Trace
 
-    core, start = model.core, start_ids(model)
+    core = model.core
     target = [*start, *tokens[:-1]]
     if not core.spec.has_blocks:
         return lstm.compute_alignment(cast("lstm.LSTMModel", core), source, target)

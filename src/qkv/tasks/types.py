@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -10,9 +10,10 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from qkv.arguments import check_fields
 from qkv.checkpoints.sentence_transformers import Pooling
 from qkv.core.model import Transformer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, show_value
 from qkv.spec import Spec
 from qkv.tokenizers.tokenizer import Tokenizer
 
@@ -35,6 +36,9 @@ class SpecialTokens:
     forbid: tuple[int, ...] = ()
     forced: int | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self, "special")
+
     @property
     def keys(self) -> dict[str, Any]:
         """The same as a Hugging Face config writes it."""
@@ -49,7 +53,9 @@ class Result:
     """What generation gives: text, token ids, their log-probabilities, why it ended, how long it took.
 
     `score` ranks beams; `others` are the next best; `alignment` [T, S] says which source token each token looked at;
-    `unknown` names the words of the source that the vocabulary lacks.
+    `unknown` names the words of the source that the vocabulary lacks. `top_logprobs` lists for each token the likeliest
+    ids with their log-probabilities, best first, where they were asked for. Of several prompts one that the model could
+    not continue has the finish reason "error", and `error` says why.
     """
 
     text: str
@@ -61,6 +67,8 @@ class Result:
     others: tuple["Result", ...] = ()
     alignment: Tensor | None = None
     unknown: tuple[str, ...] = ()
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    error: QkvError | None = None
 
 
 class Model(Protocol):
@@ -94,13 +102,15 @@ class Model(Protocol):
         ...
 
 
-def start_ids(model: Model) -> tuple[int, ...]:
+def start_ids(model: Model, special: SpecialTokens | None = None) -> tuple[int, ...]:
     """What the target of an encoder-decoder begins with, or what a prefix decoder writes after its prefix.
+
+    `special` stands for the model's own special tokens.
 
     Raises:
         QkvError: an encoder-decoder without a start token.
     """
-    special = model.special
+    special = special or model.special
     if not model.encoder_decoder:
         return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
@@ -119,7 +129,7 @@ def as_list(given: Any) -> tuple[bool, list[Any]]:
         refuse_prompt(given)
     rows = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if isinstance(given, str) or (rows and all(isinstance(i, int) for i in rows) and isinstance(given, Iterable)):
-        return False, [given]
+        return False, [given if isinstance(given, str) else rows]
     if wrong := [row for row in rows if not isinstance(row, Iterable)]:
         refuse_prompt(wrong[0])
     return True, rows
@@ -142,8 +152,8 @@ def as_ids(given: Any, vocabulary: int) -> list[int]:
 
 def refuse_prompt(wrong: Any) -> NoReturn:
     """The error for what is neither a text nor ids."""
-    raise QkvError("found {wrong!r} of type {kind}, expected a text, the ids of one, or a list of them", code="prompt",
-                   wrong=wrong, kind=type(wrong).__name__)
+    raise QkvError("found {wrong} of type {kind}, expected a text, the ids of one, or a list of them", code="prompt",
+                   wrong=show_value(wrong), kind=type(wrong).__name__)
 
 
 def is_text_tuple(given: Any) -> bool:

@@ -50,10 +50,10 @@ class Summary:
     @property
     def task(self) -> str:
         """What it learns: its objective, or the usual one of its data or family."""
-        from qkv.training.compatibility import USUAL
+        from qkv.training.shape import LEARNT_BY
 
-        usual = "chat" if self.settings.get("data.messages") else USUAL.get(self.settings.get("model.family", ""), "")
-        said = self.settings.get("objective") or usual
+        usual = LEARNT_BY.get(self.settings.get("model.family", ""), "")
+        said = self.settings.get("objective") or ("chat" if self.settings.get("data.messages") else usual)
         return str(said or ("as its base" if self.settings.get("base") else ""))
 
     @property

@@ -23,13 +23,9 @@ from qkv.training.objectives.chat import split_last_answers
 from qkv.training.objectives.spans import SENTINELS
 from qkv.training.run import Check, ProbeSettings, Run, Vocabulary
 from qkv.training.settings import Settings
-from qkv.training.shape import Shape
+from qkv.training.shape import LEARNT_BY, Shape
 from qkv.training.splits import Splits
 
-USUAL = {
-    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
-    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
-}
 LEARNS = {"encoder-decoder": "pairs", "encoder": "masked", "prefix decoder": "prefixes", "causal decoder": "text"}
 
 
@@ -40,7 +36,7 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
         QkvError: no such objective, or one that takes other data.
     """
     kind = begun.spec.architecture if begun else ""
-    usual = LEARNS[kind] if begun else USUAL[run.model.family]
+    usual = LEARNS[kind] if begun else LEARNT_BY[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
         usual = guess_reconstruction(begun)
     name = run.objective or ("chat" if splits.kind == "conversations" else usual)
@@ -58,7 +54,7 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
                        "objective to one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
                        name_kinds2=name_kinds(splits.kind), whose=whose,
                        fit=", ".join(fit) or Message("none"))
-    families = ", ".join(repr(family) for family, usual in USUAL.items() if usual in fit)
+    families = ", ".join(repr(family) for family, usual in LEARNT_BY.items() if usual in fit)
     raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or choose what it "
                    "learns: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),
                    families=families, fit=", ".join(fit))

@@ -20,22 +20,16 @@ from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.options import flatten, nest, replace_from_dict
 from qkv.spec import Spec
-from qkv.training.compatibility import USUAL
 from qkv.training.data_files import KINDS, Data, read_shared
 from qkv.training.planner import Choice, measure_data, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
 from qkv.training.run_dir import SETTINGS
 from qkv.training.settings import Settings
-from qkv.training.shape import Shape
+from qkv.training.shape import LEARNT_BY, TRAINED_FOR, Shape
 from qkv.training.splits import Splits
 
 MOST_PARTS = 32
 DEEP_KEY = re.compile(rf"^[ \t]*\[{{0,2}}(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}", re.MULTILINE)
-# the family that is trained if only the objective is given
-FAMILIES: dict[str, Any] = {
-    "labels": "bert", "similarity": "bert", "choice": "bert", "masked": "bert", "prefixes": "prefix", "spans": "t5",
-    "denoise": "bart", "blanks": "glm_blank",
-}
 
 
 def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) -> Run:
@@ -76,7 +70,7 @@ def from_files(paths: Sequence[Path], words: Iterable[str] = ()) -> Run:
     if {*KINDS, "target"} & typed.get("data", {}).keys():  # what is read was said
         return make_run({}, words, paths[0], Path())
     family = typed.get("model", {}).get("family", "")
-    objective = typed.get("objective") or ("pairs" if USUAL.get(family) == "pairs" else "")
+    objective = typed.get("objective") or ("pairs" if LEARNT_BY.get(family) == "pairs" else "")
     found = find_kind([str(path) for path in paths], typed.get("data", {}), objective)
     labels = found.name == "labels" and objective in ("", "labels")
     labelled = {"objective": "labels", "model": {"family": "bert"}} if labels else {}
@@ -124,7 +118,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     first = put_in(Run(path.stem, lambda: Splits("", ""), data=Data()))
     data = first.data
     assert data is not None
-    family = FAMILIES.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
+    family = TRAINED_FOR.get(first.objective, "gpt2" if data.is_text or data.messages else Shape.family)
     read: Callable[[], Splits] = partial(read_shared, data) if recipe else partial(data.splits, folder)
     read = read if data.on_bad_row == "quarantine" else cache(read)  # the reading below writes no quarantine
     usual = put_in(replace(first, splits=read, model=Shape(family=family)))
@@ -153,7 +147,7 @@ def note_share(splits: Splits) -> Iterator[Choice]:
 def guess_objective(run: Run) -> str:
     """What a run learns that does not say it, as compatibility.py decides when it has read data and base."""
     spec = find_spec(run.base)
-    return "masked" if spec and spec.architecture == "encoder" else USUAL[run.model.family]
+    return "masked" if spec and spec.architecture == "encoder" else LEARNT_BY[run.model.family]
 
 
 def find_spec(base: str) -> Spec | None:

@@ -142,6 +142,9 @@ class Planner:
         if f.kind == "labels" and family == "bert":
             ffn = self.choose("model.ffn", 2 * width, why)
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
+            if f.objective == "labels":
+                why = Message("against learning {rows:,} rows by heart", rows=f.rows)
+                self.choose("training.word_dropout", 0.2, why)
             if f.longest / each > 250:
                 self.choose("model.context", min(512, 8 * math.ceil(f.longest / each / 8) + 8),
                             Message("the longest texts have {longest} characters", longest=f.longest))

@@ -48,6 +48,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
                   "embedding_dropout_prob": "dropout", "attention_dropout_prob": "attention_dropout"},
 }
 MODEL_TYPES = {"openai_gpt": "openai-gpt", "glm_blank": "glm", "prefix": "llama"}
+LEARNT_BY = {  # what a family usually learns
+    "marian": "pairs", "gpt2": "text", "llama": "text", "openai_gpt": "text", "bert": "masked", "prefix": "prefixes",
+    "t5": "spans", "bart": "denoise", "glm_blank": "blanks", "lstm": "pairs", "lstm-attention": "pairs",
+}
+# the family that is trained if only the objective is given: the first of those that usually learn it
+TRAINED_FOR: dict[str, Any] = {
+    **{objective: family for family, objective in reversed(LEARNT_BY.items())},
+    "labels": "bert", "similarity": "bert", "choice": "bert",
+}
 DEEPEST = 500  # layers of a stack, as many as anybody has trained (DeepNet: Wang et al. 2022)
 WIDEST = 10**8  # a width, a context; four times as much is the most that a config may say of an inner width
 ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "mixtral": "silu", "prefix": "silu", "bert": "gelu", "bart": "gelu",

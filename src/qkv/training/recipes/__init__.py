@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkv.arguments import check_arguments, is_path
 from qkv.data.bad_rows import dry_run
 from qkv.data.text_files import explain_missing
-from qkv.errors import QkvError, nearest
+from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message
 from qkv.training.run_dir import SETTINGS, is_run, read_object
 
@@ -34,6 +35,7 @@ def describe_recipes() -> dict[str, Message]:
     return {name: Message(said["about"]) for name, said in found.items()}
 
 
+@check_arguments
 def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smoke: bool = False) -> "Run":
     """The run that will run: of a recipe's name, of a TOML file or of data alone, with `overrides` such as
     training.lr=0.002 put in; cut down to seconds for `smoke`.
@@ -44,6 +46,9 @@ def configure(recipe: "str | Path | Run", overrides: Iterable[str] = (), *, smok
         QkvError: no such recipe or file, with the nearest name; and the errors of data_files.py and run.py.
     """
     words, known, typed = list(overrides), names(), recipe if isinstance(recipe, str | Path) else None
+    for word in words:
+        if not is_path(word):
+            raise QkvError("overrides: found {word}, expected a text such as training.lr=0.002", word=show_value(word))
     if typed is not None and str(typed) not in known and not (Path(typed).exists() or {*"*?["} & {*str(typed)}):
         if Path(typed).suffix:  # before torch is imported
             raise explain_missing(Path(typed), FileNotFoundError())
@@ -77,6 +82,7 @@ def is_of_recipe(directory: Path) -> bool:
     return bool(told) and isinstance(data, dict) and all(data.get(key) == value for key, value in told.items())
 
 
+@check_arguments
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
     device: str = "auto", report: "Report | None" = None, resume: bool = False,
@@ -111,6 +117,7 @@ def train(
     return done
 
 
+@check_arguments
 def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), device: str = "auto") -> "Estimate":
     """What a run will take (parameters, bytes, seconds), measured on a few steps and answers; nothing is written.
 

@@ -1,0 +1,107 @@
+"""Labelled texts in one command: `qkv train FILE` with defaults beside TF-IDF with logistic regression, and fastText.
+
+Seven sets of QKV_DATA/cls/sentconv; where a set has no test file, every tenth row is one. Each program runs in a
+process of its own and learns from the same rows (fastText: 25 epochs, pairs of words). Peers: pip install scikit-learn
+fasttext-wheel, here or in the environment whose python is given as --peers.
+    python bench/own_labels.py --seconds 180 --sets sst2 trec
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import common
+
+SETS = {"sst2": ("stsa.binary.train", "stsa.binary.test"), "sst5": ("stsa.fine.train", "stsa.fine.test"),
+        "trec": ("TREC.train.all", "TREC.test.all"), "cr": ("custrev.all", ""), "mr": ("rt-polarity.all", ""),
+        "subj": ("subj.all", ""), "mpqa": ("mpqa.all", "")}
+PEERS = {
+    "tf-idf": """
+import sys
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+(x, y), (a, b) = [zip(*(line.rstrip("\\n").split("\\t") for line in open(p, encoding="utf-8"))) for p in sys.argv[1:]]
+print(model.fit(x, y).score(a, b))
+""",
+    "fasttext": """
+import sys, tempfile, fasttext
+rows = [[line.rstrip("\\n").split("\\t") for line in open(p, encoding="utf-8")] for p in sys.argv[1:]]
+with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+    file.writelines(f"__label__{label} {text}\\n" for text, label in rows[0]); file.flush()
+    model = fasttext.train_supervised(file.name, epoch=25, wordNgrams=2, verbose=0)
+right = [model.f.predict(text + "\\n", 1, 0.0, "strict")[0][1] == f"__label__{label}" for text, label in rows[1]]
+print(sum(right) / len(right))
+""",
+}
+
+
+def write_split(name: str, folder: Path) -> tuple[Path, Path]:
+    """The rows of a set as text, tab, label: those to learn from, and the test."""
+    where = Path(os.environ["QKV_DATA"], "cls", "sentconv")
+    texts = ((where / part).read_bytes().decode("utf-8", "replace") if part else "" for part in SETS[name])
+    train, test = ([line.split(" ", 1) for line in text.split("\n") if line[2:].strip()] for text in texts)
+    if not test:
+        train, test = [row for n, row in enumerate(train) if n % 10], train[::10]
+    random.Random(0).shuffle(train)  # fastText reads rows as they stand, and some files are sorted by label
+    files = folder / f"{name}.tsv", folder / f"{name}-test.tsv"
+    for file, rows in zip(files, (train, test), strict=True):
+        file.write_text("".join(f"{text.strip()}\t{label}\n" for label, text in rows), encoding="utf-8")
+    return files
+
+
+def run_ours(train: Path, test: Path, words: list[str]) -> dict[str, Any]:
+    """Accuracy on the test, the seconds of the whole command, and the steps that were made."""
+    out, qkv, start = train.with_suffix(""), [sys.executable, "-m", "qkv.cli"], time.perf_counter()
+    subprocess.run([*qkv, "train", str(train), f"--out={out}", "-q", *words], check=True, capture_output=True)
+    took = time.perf_counter() - start
+    found = subprocess.run([*qkv, "eval", str(out), "--accuracy", str(test), "--json"], check=True, capture_output=True)
+    events = [json.loads(line) for line in (out / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = max(event["step"] for event in events if event["kind"] == "step")
+    return {"accuracy": round(json.loads(found.stdout)["accuracy"], 4), "seconds": round(took), "steps": steps}
+
+
+def measure_set(name: str, peers: str, words: list[str]) -> dict[str, Any]:
+    """What each reaches on a set, with the share of the commonest label."""
+    with tempfile.TemporaryDirectory() as folder:
+        train, test = write_split(name, Path(folder))
+        labels = Counter(line.rsplit("\t", 1)[1] for line in test.read_text(encoding="utf-8").splitlines())
+        found: dict[str, Any] = {"commonest": round(max(labels.values()) / labels.total(), 4)}
+        for peer, program in PEERS.items():
+            start = time.perf_counter()
+            ran = subprocess.run([peers, "-c", program, train, test], capture_output=True, text=True, check=False)
+            said = (ran.stderr.strip().splitlines() or ["no answer"])[-1]
+            found[peer] = {"accuracy": round(float(ran.stdout), 4), "seconds": round(time.perf_counter() - start)} if (
+                ran.returncode == 0) else f"not measured: {said}"
+        found["qkv"] = run_ours(train, test, words)
+    return found
+
+
+def main() -> None:
+    """Print a line for each set, and write all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seconds", type=float, default=180.0, help="training.seconds of ours")
+    parser.add_argument("--peers", default=sys.executable, help="the python that has scikit-learn and fasttext")
+    parser.add_argument("--out", type=Path, default=common.RESULTS / "own_labels.json")
+    parser.add_argument("words", nargs="*", help="settings of ours, such as training.dropout=0.2")
+    given = parser.parse_args()
+    words = [f"training.seconds={given.seconds:g}", *given.words]
+    results = {"machine": common.machine(), "settings": words, "sets": {}}
+    for name in given.sets:
+        results["sets"][name] = measure_set(name, given.peers, words)
+        print(name, json.dumps(results["sets"][name]), flush=True)
+        given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

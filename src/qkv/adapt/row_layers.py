@@ -1,0 +1,134 @@
+"""Attention, feed-forward networks and norms that run by the compiled kernels where few rows are read on a CPU.
+
+`use_rows` changes the classes of a core's modules from outside, by what they are; weights, names and checkpoints stay.
+A pass that somebody listens to, that learns, or that the kernels do not know runs as the core has it.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from qkv.adapt import native, row_ops, row_products
+from qkv.adapt.native import Library
+from qkv.adapt.onednn_linear import Packed
+from qkv.adapt.quantise import Quantised, is_plain
+from qkv.adapt.row_products import Matrix
+from qkv.core import kernels
+from qkv.core.attention import Attention
+from qkv.core.dropout import no_dropout
+from qkv.core.ffn import Ffn
+from qkv.core.norm import Norm
+from qkv.core.positions import rotate
+from qkv.core.step import Step, pass_through
+
+KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+
+class RowNorm(Norm):
+    """RMSNorm in one pass over each row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        s, found = self.spec, native.library()
+        if not found or not is_plain(x) or x.dtype != self.weight.dtype:
+            return super().forward(x)
+        return row_ops.norm(found, x, self.weight, s.eps, s.offset)
+
+
+class RowFfn(Ffn):
+    """Gate and up in one product, and the activation in one pass."""
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        s = self.spec
+        found = find_kernels(x, step, s.dropout)
+        matrices = found and list_matrices(x, (self.gate, self.up) if s.gated else (self.up,))
+        if not found or not matrices:
+            return super().forward(x, step)
+        both = row_products.multiply_together(found, x, matrices)  # B T 2F
+        return self.down(row_ops.gate(found, both, s.activation, gated=s.gated))  # B T D
+
+
+class RowAttention(Attention):
+    """Queries, keys and values in one product, and each row's query to its keys in one pass."""
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        s = self.spec
+        found = find_kernels(x, step, s.dropout) if x.shape[1] == 1 else None
+        matrices = found and list_matrices(x, (self.q, self.k, self.v))
+        if not found or not matrices:
+            return super().forward(x, step)
+        all_three = row_products.multiply_together(found, x, matrices)[:, 0]  # B (H+2G)K
+        q, k, v = self.split_heads(found, all_three, step)
+        k, v = step.cache.append(self.layer, k, v)
+        mask = step.mask[s.mask]
+        if step.attend is kernels.attend and k.stride(3) == v.stride(3) == 1:
+            z = row_ops.attend(found, q, k, v, scale=self.scale, cap=s.cap or 0.0, bias=mask.bias)[:, None]
+        else:
+            z = step.attend(q, k, v, mask, self, step).transpose(1, 2).flatten(2)
+        return self.out(z)  # B T D
+
+    def split_heads(self, found: Library, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, H or G, 1, K] of their joined rows, turned by their positions."""
+        s, (rows, width) = self.spec, x.shape
+        heads = [x.as_strided((rows, n, 1, s.head_dim), (width, s.head_dim, width, 1), at * s.head_dim)
+                 for n, at in ((s.heads, 0), (s.groups, s.heads), (s.groups, s.heads + s.groups))]
+        q, k, v = heads
+        if s.qk_norm:  # by head: `fits` takes no other
+            q, k = self.q_norm(q), self.k_norm(k)
+        if s.rotary and s.qk_norm:
+            q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
+        elif s.rotary:
+            turn = step.angles[s.rotary]
+            row_ops.rotate(found, x, s.heads + s.groups, s.head_dim, turn, neighbours=s.rotary.pairs != "half")
+        return q, k, v
+
+
+def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
+    """The kernels, where a pass of x [B, T, D] is one for them: few rows, nobody listens, nothing is dropped."""
+    plain = step.tap is pass_through and (dropout == 0.0 or step.drop is no_dropout) and is_plain(x)
+    return native.library() if plain else None
+
+
+def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | None:
+    """The layers' weights where one call can multiply all of them with x; None where it cannot."""
+    found = [read_matrix(layer, x.dtype) for layer in layers]
+    given = [m for m in found if m is not None]
+    kinds = {m.kind for m in given}
+    rows = x.numel() // x.shape[-1]
+    if len(given) < len(layers) or len(kinds) > 1 or rows > row_products.MOST[given[0].kind]:
+        return None
+    return given
+
+
+def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
+    """The weight of a linear layer as the kernels read it, where they know it and multiply it with such numbers."""
+    if type(layer) is Quantised:
+        held, scale = layer.stored_bytes()
+        return Matrix(layer.kind, held, scale, layer.bias) if layer.like.dtype == dtype else None
+    if not isinstance(layer, nn.Linear) or type(layer) not in (nn.Linear, Packed):
+        return None
+    known = layer.weight.dtype == dtype and layer.in_features % 32 == 0 and layer.weight.is_contiguous()
+    return Matrix(KINDS[dtype], layer.weight, None, layer.bias) if known else None
+
+
+def fits(module: nn.Module) -> bool:
+    """Whether the kernels know what such a module computes."""
+    if type(module) is Norm:
+        return module.spec.kind == "rms" and len(module.weight) % row_ops.STEP == 0
+    if type(module) is Ffn:
+        return module.spec.activation in row_ops.ACTIVATIONS and module.spec.width % 32 == 0
+    if type(module) is Attention:
+        s = module.spec
+        turned = s.rotary is None or s.rotary.axes == 1
+        return (s.mask.kind != "memory" and turned and s.head_dim % row_ops.STEP == 0
+                and not (s.qk_norm and s.qk_normed == "together"))
+    return False
+
+
+ROWS: dict[type[nn.Module], type[nn.Module]] = {Norm: RowNorm, Ffn: RowFfn, Attention: RowAttention}
+
+
+def use_rows(core: nn.Module) -> int:
+    """Let every module of a core that the kernels know run by them where it can; how many there are."""
+    found = [m for m in core.modules() if fits(m)]
+    for module in found:
+        module.__class__ = ROWS[type(module)]
+    return len(found)

@@ -1,0 +1,195 @@
+/* What stands between the products of a decoding step: norm, rotation, gate, and the attention of one query a row.
+   Each row has the same result in any company. Numbers are bf16 where `low`, else fp32; all sums are in fp32. */
+
+#include "vectors.h"
+
+/* out [rows, n] = x / sqrt(mean(x^2) + eps) * (weight + offset), n a multiple of 16 */
+typedef struct {
+  const void *x, *weight;
+  void *out;
+  int64_t rows, n;
+  float eps, offset;
+  int32_t low;
+} Norm;
+
+void qkv_norm(const Norm *job) {
+  for (int64_t r = 0; r < job->rows; r++) {
+    vec sum = {0};
+    for (int64_t i = 0; i < job->n; i += LANES) {
+      vec x = read(job->x, r * job->n + i, job->low);
+      sum += x * x;
+    }
+    float mean = add_up(sum) / (float)job->n + job->eps;
+    float by = 1.0f / __builtin_sqrtf(mean);
+    for (int64_t i = 0; i < job->n; i += LANES) {
+      vec x = read(job->x, r * job->n + i, job->low) * by;
+      write(job->out, r * job->n + i, job->low, x * (read(job->weight, i, job->low) + job->offset));
+    }
+  }
+}
+
+/* Of each head [rows, heads, size] the first 2 half numbers turned in place: in two halves, or in neighbouring pairs.
+   step: numbers from one row to the next; cos, sin [rows or 1, half] in fp32, which become bf16 first where `low`. */
+typedef struct {
+  void *x;
+  const float *cos, *sin;
+  int64_t rows, heads, size, half, step, angles;
+  int32_t neighbours, low;
+} Turn;
+
+void qkv_rotate(const Turn *job) {
+  for (int64_t r = 0; r < job->rows; r++)
+    for (int64_t h = 0; h < job->heads; h++)
+      for (int64_t i = 0; i < job->half; i++) {
+        int64_t at = r * job->step + h * job->size, one = at + (job->neighbours ? 2 * i : i);
+        int64_t two = job->neighbours ? one + 1 : one + job->half;
+        float c = job->cos[r * job->angles + i], s = job->sin[r * job->angles + i];
+        if (job->low) c = widen(narrow(c)), s = widen(narrow(s));
+        float a = read_one(job->x, one, job->low), b = read_one(job->x, two, job->low);
+        write_one(job->x, one, job->low, a * c - b * s);
+        write_one(job->x, two, job->low, b * c + a * s);
+      }
+}
+
+enum { RELU, SILU, GELU_TANH };
+
+/* out [rows, n] = act(gate) * up, or act(gate) where there is no up; rows of gate and up are `step` numbers apart. */
+typedef struct {
+  const void *gate, *up;
+  void *out;
+  int64_t rows, n, step;
+  int32_t kind, low;
+} Gate;
+
+void qkv_gate(const Gate *job) {
+  for (int64_t r = 0; r < job->rows; r++)
+    for (int64_t i = 0; i < job->n; i += LANES) {
+      vec x = read(job->gate, r * job->step + i, job->low), y;
+      if (job->kind == RELU) y = choose(x > 0.0f, x, x * 0.0f);
+      else {
+        vec by = job->kind == SILU ? x : (x + x * x * x * 0.044715f) * 1.5957691f; /* 2 sqrt(2 / pi) */
+        y = x / (exponential(-by) + 1.0f);
+      }
+      if (job->up) y *= read(job->up, r * job->step + i, job->low);
+      write(job->out, r * job->n + i, job->low, y);
+    }
+}
+
+/* One query of each row and head over the keys of its group: softmax(cap(q k * scale) + bias) v.
+   Position s of row r lies at number starts[r] + s k_step of k where slots[r] is 0, else at slots[r][s] k_step. */
+typedef struct {
+  const void *q, *k, *v; /* q [rows, heads, size], its rows q_step numbers apart */
+  void *out;             /* rows, heads, value_size */
+  const float *bias;     /* of position s: bias[r bias_row + h bias_head + s], or none */
+  const int64_t *k_starts, *v_starts, *lengths;
+  const int64_t *const *slots;
+  int64_t rows, heads, groups, size, value_size, q_step, k_step, v_step, k_group, v_group, bias_row, bias_head;
+  float scale, cap;
+  int32_t low;
+} Attend;
+
+typedef struct {
+  const Attend *job;
+  Ask number;
+  int64_t threads;
+  int32_t failed;
+} Seats;
+
+#define HEADS 4 /* that share one reading of a key */
+
+INLINE int64_t place(const Attend *job, int64_t r, int64_t s, int64_t start, int64_t step) {
+  const int64_t *slots = job->slots ? job->slots[r] : 0;
+  return slots ? slots[s] * step : start + s * step;
+}
+
+/* Scores of `wide` heads from h on: wide x length. */
+INLINE void score(const Attend *job, int64_t r, int64_t h, int wide, int low, float *to) {
+  int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->k_group;
+  for (int64_t s = 0; s < length; s++) {
+    int64_t at = place(job, r, s, job->k_starts[r], job->k_step) + group, q = r * job->q_step + h * job->size;
+    vec sum[HEADS] = {{0}};
+    for (int64_t i = 0; i < job->size; i += LANES) {
+      vec k = read(job->k, at + i, low);
+      for (int c = 0; c < wide; c++) sum[c] += k * read(job->q, q + c * job->size + i, low);
+    }
+    for (int c = 0; c < wide; c++) {
+      float y = add_up(sum[c]) * job->scale;
+      if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential((vec){0} + y * 2.0f / job->cap)[0] + 1.0f));
+      to[c * length + s] = y + (job->bias ? job->bias[r * job->bias_row + (h + c) * job->bias_head + s] : 0.0f);
+    }
+  }
+}
+
+/* Scores to weights whose sum is returned. */
+INLINE float weigh(float *score, int64_t length) {
+  float most = score[0], sum = 0.0f;
+  for (int64_t s = 1; s < length; s++) most = score[s] > most ? score[s] : most;
+  int64_t s = 0;
+  vec sums = {0};
+  for (; s + LANES <= length; s += LANES) {
+    vec y = exponential(*(loose *)(score + s) - most);
+    *(loose *)(score + s) = y;
+    sums += y;
+  }
+  for (; s < length; s++) sum += score[s] = exponential((vec){0} + (score[s] - most))[0];
+  return sum + add_up(sums);
+}
+
+/* The weighted sum of `parts` vectors of values from i on, for `wide` heads. */
+INLINE void mix_part(const Attend *job, int64_t r, int64_t h, int64_t i, int wide, int parts, int low, const float *weight,
+                     const float *sums) {
+  int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->v_group;
+  vec sum[HEADS][4] = {{{0}}};
+  for (int64_t s = 0; s < length; s++) {
+    int64_t at = place(job, r, s, job->v_starts[r], job->v_step) + group + i;
+    for (int p = 0; p < parts; p++) {
+      vec v = read(job->v, at + p * LANES, low);
+      for (int c = 0; c < wide; c++) sum[c][p] += v * weight[c * length + s];
+    }
+  }
+  for (int c = 0; c < wide; c++)
+    for (int p = 0; p < parts; p++)
+      write(job->out, (r * job->heads + h + c) * job->value_size + i + p * LANES, low, sum[c][p] / sums[c]);
+}
+
+INLINE void mix(const Attend *job, int64_t r, int64_t h, int wide, int low, const float *weight, const float *sums) {
+  int64_t i = 0;
+  for (; i + 4 * LANES <= job->value_size; i += 4 * LANES) mix_part(job, r, h, i, wide, 4, low, weight, sums);
+  for (; i < job->value_size; i += LANES) mix_part(job, r, h, i, wide, 1, low, weight, sums);
+}
+
+#define HEADS_OF(wide, low) { \
+    score(job, r, h, wide, low, room); \
+    for (int c = 0; c < wide; c++) sums[c] = weigh(room + c * job->lengths[r], job->lengths[r]); \
+    mix(job, r, h, wide, low, room, sums); }
+
+static void attend_heads(const Attend *job, int64_t r, int64_t h, int64_t wide, float *room) {
+  float sums[HEADS];
+  if (job->low) switch (wide) { case 4: HEADS_OF(4, 1) break; case 3: HEADS_OF(3, 1) break;
+                                case 2: HEADS_OF(2, 1) break; default: HEADS_OF(1, 1) }
+  else switch (wide) { case 4: HEADS_OF(4, 0) break; case 3: HEADS_OF(3, 0) break;
+                       case 2: HEADS_OF(2, 0) break; default: HEADS_OF(1, 0) }
+}
+
+static void attend_part(void *given) {
+  Seats *team = given;
+  const Attend *job = team->job;
+  int64_t most = 0, each = job->heads / job->groups, share = each < HEADS ? each : HEADS;
+  int64_t parts = (each + share - 1) / share, all = job->rows * job->groups * parts;
+  for (int64_t r = 0; r < job->rows; r++) most = job->lengths[r] > most ? job->lengths[r] : most;
+  float *room = malloc((size_t)(most * HEADS) * sizeof(float));
+  if (!room) { team->failed = 1; return; }
+  int64_t number = team->number ? team->number() : 0;
+  for (int64_t t = all * number / team->threads; t < all * (number + 1) / team->threads; t++) {
+    int64_t r = t / (job->groups * parts), g = t / parts % job->groups, from = t % parts * share;
+    attend_heads(job, r, g * each + from, each - from < share ? each - from : share, room);
+  }
+  free(room);
+}
+
+int qkv_attend(const Attend *job, Fork fork, Ask number, int64_t threads) {
+  Seats team = {job, threads > 1 ? number : 0, threads, 0};
+  if (threads > 1) fork(attend_part, &team, (unsigned)threads, 0);
+  else attend_part(&team);
+  return team.failed;
+}

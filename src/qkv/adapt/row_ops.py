@@ -1,0 +1,147 @@
+"""What stands between the products of a decoding step, by row_ops.c: norm, rotation, gate, attention of single queries.
+
+Letters: B rows, S keys, H heads, G key/value groups, K head dim, W value head dim.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.adapt.native import Library
+from qkv.adapt.row_products import address
+from qkv.errors import QkvError
+
+ACTIVATIONS = {"relu": 0, "silu": 1, "gelu_tanh": 2}  # as row_ops.c numbers them
+STEP = 16  # sizes of heads and rows are multiples of it
+
+
+def describe(name: str, **fields: str) -> type[ctypes.Structure]:
+    """A struct of row_ops.c: for each C type the names of its fields in a row."""
+    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "n": ctypes.c_int32}
+    listed = [(field, kinds[kind[0]]) for kind, names in fields.items() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": listed})
+
+
+Norm = describe("Norm", p="x weight out", i="rows n", f="eps offset", n="low")
+Turn = describe("Turn", p="x cos sin", i="rows heads size half step angles", n="neighbours low")
+Gate = describe("Gate", p="gate up out", i="rows n step", n="kind low")
+Attend = describe(
+    "Attend", p="q k v out bias k_starts v_starts lengths slots",
+    i="rows heads groups size value_size q_step k_step v_step k_group v_group bias_row bias_head",
+    f="scale cap", n="low",
+)
+
+
+def norm(found: Library, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """RMSNorm of x [..., n] with weight [n] + offset, n a multiple of 16."""
+    x, n, out = x.contiguous(), x.shape[-1], torch.empty(x.shape, dtype=x.dtype)
+    job = Norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // n, n, eps, offset,
+               x.dtype == torch.bfloat16)
+    found.opened.qkv_norm(ctypes.addressof(job))
+    return out
+
+
+def rotate(found: Library, x: Tensor, heads: int, size: int, turn: tuple[Tensor, Tensor], *, neighbours: bool) -> None:
+    """Turn the first `heads` x `size` numbers of each row of x [B, n] in place, as positions.rotate does.
+
+    `turn` is the cosine and sine [B or 1, 1, 1, P/2] in fp32.
+    """
+    cos, sin = (t.contiguous() for t in turn)
+    half = cos.shape[-1]
+    job = Turn(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(x), heads, size, half, x.shape[1],
+               half if len(cos) > 1 else 0, neighbours, x.dtype == torch.bfloat16)
+    found.opened.qkv_rotate(ctypes.addressof(job))
+
+
+def gate(found: Library, x: Tensor, activation: str, *, gated: bool) -> Tensor:
+    """act(gate) * up of x [..., 2 n], its halves, or act(x) of x [..., n]; n a multiple of 16."""
+    n, width = x.shape[-1] // (2 if gated else 1), x.element_size()
+    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype)
+    up = x.data_ptr() + n * width if gated else 0
+    job = Gate(x.data_ptr(), up, out.data_ptr(), out.numel() // n, n, x.shape[-1], ACTIVATIONS[activation],
+               x.dtype == torch.bfloat16)
+    found.opened.qkv_gate(ctypes.addressof(job))
+    return out
+
+
+def attend(
+    found: Library, q: Tensor, k: Tensor, v: Tensor, *, scale: float, cap: float = 0.0, bias: Tensor | None = None
+) -> Tensor:
+    """softmax(cap(q kᵀ scale) + bias) v of one query a row: q [B, H, 1, K], k [B, G, S, K], v [B, G, S, W] -> [B, H W].
+
+    `bias` [B or 1, H or 1, 1, S]; the last dimension of all lies in one piece. K and W are multiples of 16.
+    """
+    rows, heads, _, size = q.shape
+    keys = k.shape[2]
+    steps = (q.stride(0), k.stride(2), v.stride(2), k.stride(1), v.stride(1))
+    if bias is not None:
+        bias = bias.float().expand(rows, heads, 1, keys)
+        bias = bias if bias.stride(3) == 1 else bias.contiguous()
+    spread = (0, 0) if bias is None else (bias.stride(0), bias.stride(1))
+    starts = [(ctypes.c_int64 * rows)(*(t.stride(0) * r for r in range(rows))) for t in (k, v)]
+    lengths = (ctypes.c_int64 * rows)(*[keys] * rows)
+    out = torch.empty(rows, heads * v.shape[3], dtype=q.dtype)
+    job = Attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias),
+                 *map(ctypes.addressof, (*starts, lengths)), 0, rows, heads, k.shape[1], size, v.shape[3], *steps,
+                 *spread, scale, cap, q.dtype == torch.bfloat16)
+    return run(found, job, out, k.numel())
+
+
+def attend_pages(
+    found: Library, q: Tensor, k: Tensor, v: Tensor, places: Sequence[int | Tensor], lengths: Sequence[int], *,
+    scale: float, cap: float = 0.0,
+) -> Tensor:
+    """The same where keys of all rows lie in stores [slots, G, K] and [slots, G, W]: row r has the slots from
+    places[r] on, or those that places[r] [S] lists, lengths[r] of them. Gives [B, H W].
+    """
+    rows, heads, _, size = q.shape
+    each = ctypes.c_int64 * rows
+    first = [place if isinstance(place, int) else 0 for place in places]
+    starts = [each(*(place * t.stride(0) for place in first)) for t in (k, v)]
+    slots = each(*(0 if isinstance(place, int) else place.data_ptr() for place in places))
+    listed = 0 if all(isinstance(place, int) for place in places) else ctypes.addressof(slots)
+    counts = each(*lengths)
+    out = torch.empty(rows, heads * v.shape[2], dtype=q.dtype)
+    job = Attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0, *map(ctypes.addressof, (*starts, counts)),
+                 listed, rows, heads, k.shape[1], size, v.shape[2], q.stride(0), k.stride(0), v.stride(0), k.stride(1),
+                 v.stride(1), 0, 0, scale, cap, q.dtype == torch.bfloat16)
+    return run(found, job, out, sum(lengths) * k.shape[1] * size)
+
+
+def run(found: Library, job: ctypes.Structure, out: Tensor, work: int) -> Tensor:
+    """Start an attention job; give its output."""
+    if found.opened.qkv_attend(ctypes.addressof(job), *found.share_out(work)):
+        raise MemoryError
+    return out
+
+
+def check_library(found: Library) -> None:
+    """QkvError where a kernel says something else than the formula written out, on small random numbers."""
+    draw = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        room = 2**-8 if dtype == torch.bfloat16 else 2**-18
+
+        def expect(name: str, got: Tensor, want: Tensor, room: float = room) -> None:
+            if not bool(((got.double() - want).abs() <= room * want.abs().clamp_min(1)).all()):
+                raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name=name, isa=found.isa)
+
+        def draw_some(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.randn(*shape, generator=draw).to(dtype)
+
+        x, weight = draw_some(3, 48), draw_some(48)
+        want = F.rms_norm(x.double(), (48,), weight.double() + 1, 1e-5)
+        expect("norm", norm(found, x, weight, 1e-5, 1.0), want)
+        for activation in ACTIVATIONS:
+            one, two = x[:, :32].double().chunk(2, -1)
+            act = {"relu": F.relu, "silu": F.silu, "gelu_tanh": lambda t: F.gelu(t, approximate="tanh")}[activation]
+            expect("gate", gate(found, x[:, :32].contiguous(), activation, gated=True), act(one) * two)
+        q, k, v = draw_some(2, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
+        bias = draw_some(2, 1, 1, 37, dtype=torch.float32)
+        score = q.double() @ k.double().repeat_interleave(3, 1).mT * 0.2
+        for cap in (0.0, 2.0):
+            capped = cap * torch.tanh(score / cap) if cap else score
+            want = (capped + bias.double()).softmax(-1) @ v.double().repeat_interleave(3, 1)
+            expect("attention", attend(found, q, k, v, scale=0.2, cap=cap, bias=bias), want.flatten(1))

@@ -1,0 +1,105 @@
+/* What the kernels share: vectors of fp32 as wide as this instruction set has them, numbers of 16 bits in and out of
+   them, the exponential, and how work is shared out. Vectors are the compiler's own; intrinsics stand where it does not
+   find the instruction. */
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#define PARTS (32 / LANES) /* vectors of a block of 32 numbers */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* anywhere in memory */
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+typedef int32_t whole __attribute__((vector_size(4 * LANES)));
+
+typedef void (*Fork)(void (*)(void *), void *, unsigned, unsigned); /* OpenMP's GOMP_parallel */
+typedef int (*Ask)(void);                                           /* its omp_get_thread_num */
+
+INLINE float widen(uint16_t h) {
+  union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+  return v.f;
+}
+
+INLINE uint16_t narrow(float x) { /* to the nearest, ties to even */
+  union { float f; uint32_t u; } v = {x};
+  return x != x ? 0x7fc0 : (uint16_t)((v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16);
+}
+
+INLINE vec read_bf16(const uint8_t *at) {
+#if LANES == 16
+  return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at)), 16);
+#elif LANES == 8
+  return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at)), 16);
+#else
+  uint16_t h[LANES];
+  memcpy(h, at, sizeof h);
+  return (vec)((bits){h[0], h[1], h[2], h[3]} << 16);
+#endif
+}
+
+INLINE void write_bf16(uint16_t *at, vec x) {
+#if defined(__AVX512BF16__)
+  __m256bh h = _mm512_cvtneps_pbh((__m512)x);
+  memcpy(at, &h, 32);
+#else
+  for (int i = 0; i < LANES; i++) at[i] = narrow(x[i]);
+#endif
+}
+
+/* A vector from number i on, of numbers that are bf16 where `low`, else fp32; and one number. */
+INLINE vec read(const void *from, int64_t i, int low) {
+  return low ? read_bf16((const uint8_t *)from + 2 * i) : (vec)*(const loose *)((const float *)from + i);
+}
+
+INLINE void write(void *to, int64_t i, int low, vec x) {
+  if (low) write_bf16((uint16_t *)to + i, x);
+  else *(loose *)((float *)to + i) = x;
+}
+
+INLINE float read_one(const void *from, int64_t i, int low) {
+  return low ? widen(((const uint16_t *)from)[i]) : ((const float *)from)[i];
+}
+
+INLINE void write_one(void *to, int64_t i, int low, float x) {
+  if (low) ((uint16_t *)to)[i] = narrow(x);
+  else ((float *)to)[i] = x;
+}
+
+INLINE float add_up(vec x) {
+#if LANES == 16
+  return _mm512_reduce_add_ps((__m512)x);
+#elif LANES == 8
+  __m128 h = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+  h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+#else
+  return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
+}
+
+INLINE vec choose(whole where, vec a, vec b) { return (vec)(((whole)a & where) | ((whole)b & ~where)); }
+
+/* e^x for x within the exponents of fp32, to about its last bit: 2^n times a polynomial on half of ln 2 each way. */
+INLINE vec exponential(vec x) {
+  const vec none = {0};
+  x = choose(x < none - 87.0f, none - 87.0f, choose(x > none + 88.0f, none + 88.0f, x));
+  vec shift = none + 0x1.8p23f; /* adding it rounds to a whole number */
+  vec n = (x * 1.44269504f + shift) - shift;
+  vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  vec y = none + 1.9875691e-4f;
+  y = y * r + 1.3981999e-3f, y = y * r + 8.3334519e-3f, y = y * r + 4.1665796e-2f;
+  y = y * r + 1.6666665e-1f, y = y * r + 5.0000001e-1f, y = y * r * r + r + 1.0f;
+  return y * (vec)((__builtin_convertvector(n, whole) + 127) << 23);
+}

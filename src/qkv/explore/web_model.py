@@ -1,0 +1,68 @@
+"""A model's folder for a page that runs it in the browser: its weights by the core's names, tokenizer.json, spec.json.
+
+The program that reads it is what `qkv show MODEL --language typescript` prints; web/src/live/ has the page.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.explore.question import kind, max_text_tokens
+from qkv.files import replace_dir, write_text_file
+from qkv.model import Model
+from qkv.specialize.traced import TracedProgram
+from qkv.specialize.typescript import print_typescript, spec_hash
+from qkv.tasks.types import start_ids
+
+FORMAT = 1
+KEPT = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+WebDtype = Literal["fp32", "bf16", "fp16", "int8"]
+
+
+def write_web_model(model: Model, directory: Path, *, name: str, dtype: WebDtype = "bf16") -> dict[str, Any]:
+    """Write the folder; returns what spec.json says. Vectors stay in fp32, int8 matrices have one scale a row.
+
+    Raises:
+        QkvError: the model has no tokenizer.json, or the TypeScript printer does not know a part of it.
+    """
+    if model.tokenizer is None:
+        raise QkvError("{name} has no tokenizer, so a text cannot become tokens; save one beside it", name=name)
+    print_typescript(model.spec, runtime="")  # what cannot be printed cannot run
+    spec, tied = model.spec, model.spec.head is not None and model.spec.head.kind == "tied"
+    spell = TracedProgram(spec).spell_parameter
+    stored = {spell(n): x for n, x in model.core.state_dict().items() if not (tied and n == "head.weight")}
+    tensors = {n: t for name_, x in stored.items() for n, t in pack_tensor(name_, x.detach().float(), dtype).items()}
+    with replace_dir(directory) as aside:
+        save_file(tensors, aside / "model.safetensors", metadata={"format": "qkv-web"})
+        model.tokenizer.backend.save(str(aside / "tokenizer.json"))
+        body = (aside / "model.safetensors").read_bytes()
+        said = {
+            "format": FORMAT, "name": name, "kind": kind(model), "program": spec_hash(spec), "dtype": dtype,
+            "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "start": list(start_ids(model)),
+            "eos": list(model.special.eos), "forbid": list(model.special.forbid), "context": spec.context,
+            "longest": max_text_tokens(model), "mask": model.tokenizer.mask_id, "unknown": model.tokenizer.unk_id,
+            "labels": list(model.labels),
+        }
+        write_text_file(aside / "spec.json", json.dumps(said, ensure_ascii=False, indent=1) + "\n")
+    return said
+
+
+def pack_tensor(name: str, x: Tensor, dtype: WebDtype) -> dict[str, Tensor]:
+    """A tensor as it is stored: a vector as it is, a matrix in fewer bits."""
+    if x.ndim < 2:
+        return {name: x.contiguous()}
+    if dtype != "int8":
+        return {name: x.to(KEPT[dtype]).contiguous()}
+    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-12)
+    return {name: (x / scale).round().to(torch.int8), f"{name}_scale": scale}
+
+
+def unpack_tensors(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The numbers that the browser reads from a folder's weights, in fp32."""
+    return {n: x.float() * stored.get(f"{n}_scale", 1.0) for n, x in stored.items() if not n.endswith("_scale")}

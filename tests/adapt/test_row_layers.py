@@ -1,0 +1,127 @@
+"""Layers that run by the compiled kernels say what the core says, for few rows, and are the core's for all else."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+import qkv
+from qkv import hub, spec
+from qkv.adapt import native, quantise, row_layers, row_ops
+from qkv.core.cache import Static
+from qkv.core.step import Inputs
+from qkv.spec import Rotary
+
+able = pytest.mark.skipif(native.library() is None, reason="no compiler, or switched off")
+
+
+def build(**changes):
+    """A small decoder in two copies, one of which runs by the kernels; its attention is changed."""
+    attn = spec.Attention(heads=6, groups=2, head_dim=32, mask=spec.Mask("causal"), rotary=Rotary(32))
+    attn = replace(attn, **changes.pop("attn", {}))
+    ffn = replace(spec.Ffn(width=96, activation="silu", gated=True), **changes.pop("ffn", {}))
+    norm = replace(spec.Norm("rms"), **changes.pop("norm", {}))
+    blocks = (spec.Block(attn=attn, ffn=ffn, norm_in=norm),) * 2
+    stack = spec.Stack(width=64, blocks=blocks, final_norm=norm, context=64)
+    plain = hub.build(spec.Spec(vocabulary=50, decoder=stack, head=spec.Head("untied"))).core.eval()
+    with torch.no_grad():
+        for p in plain.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.3)
+    return plain, copy.deepcopy(plain)
+
+
+def decode(core, rows, left=0):
+    """The logits of three decoding steps after a prompt, whose first rows may be padded on the left."""
+    draw = torch.Generator().manual_seed(1)
+    ids, found = torch.randint(0, 50, (rows, 12), generator=draw), []
+    real = torch.ones(rows, 9, dtype=torch.bool)
+    real[0, :left] = False
+    cache = Static(2)
+    with torch.inference_mode():
+        core(ids[:, :9], Inputs(padding_mask=real if left else None), cache, mode="prefill")
+        for at in range(9, 12):
+            found.append(core(ids[:, at : at + 1], Inputs(), cache, mode="decode").logits)
+    return torch.cat(found, 1)
+
+
+CASES = {
+    "plain": {},
+    "bias": {"attn": {"bias": True, "out_bias": True}, "ffn": {"bias": True}},
+    "one key head": {"attn": {"groups": 1}},
+    "cap": {"attn": {"cap": 5.0}},
+    "window": {"attn": {"mask": spec.Mask("causal", 4)}},
+    "alibi": {"attn": {"mask": spec.Mask("causal", alibi_heads=6), "rotary": None}},
+    "normed heads": {"attn": {"qk_norm": spec.Norm("rms")}},
+    "pairs": {"attn": {"rotary": Rotary(16, pairs="interleaved")}},
+    "offset": {"norm": {"offset": 1.0}},
+    "gelu": {"ffn": {"activation": "gelu_tanh", "gated": False}},
+    "relu": {"ffn": {"activation": "relu"}},
+}
+
+
+@able
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_says_what_the_core_says(name):
+    plain, twin = build(**copy.deepcopy(CASES[name]))
+    assert row_layers.use_rows(twin) == (13 if name == "normed heads" else 9)
+    for rows, left in ((1, 0), (3, 0), (3, 4)):
+        want, got = decode(plain.double(), rows, left), decode(twin, rows, left)
+        assert (got - want).abs().max() <= 2e-5 * want.std()
+
+
+@able
+def test_the_kernels_are_what_runs(monkeypatch):
+    plain, twin = build()
+    row_layers.use_rows(twin)
+    calls = []
+
+    def count(name, run):
+        return lambda *a, **k: (calls.append(name), run(*a, **k))[1]
+
+    for name in ("norm", "rotate", "gate", "attend"):
+        monkeypatch.setattr(row_ops, name, count(name, getattr(row_ops, name)))
+    decode(plain, 2)
+    assert not calls
+    decode(twin, 2)
+    assert {name: calls.count(name) for name in ("rotate", "attend", "gate")} == dict.fromkeys(
+        ("rotate", "attend", "gate"), 6)
+
+
+@able
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+def test_in_few_bits_they_are_no_further_from_the_truth(kind):
+    plain, twin = build()
+    for core in (plain, twin):
+        core.to(torch.bfloat16)
+        if kind != "bf16":
+            quantise.quantise(core, kind)
+    row_layers.use_rows(twin)
+    exact = copy.deepcopy(plain)
+    quantise.write_out(exact)
+    want = decode(exact.double(), 2)
+    ours, open_ = ((decode(core, 2) - want).square().mean().sqrt() for core in (twin, plain))
+    assert ours <= 1.25 * open_
+
+
+@able
+def test_a_row_says_the_same_in_any_company():
+    _, core = build()
+    quantise.quantise(core, "int8")
+    row_layers.use_rows(core)
+    ids = torch.randint(0, 50, (5, 1), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        both = core.hidden(ids, Inputs(), Static(2), mode="decode")
+        alone = [core.hidden(ids[i : i + 1], Inputs(), Static(2), mode="decode") for i in range(5)]
+    assert torch.equal(both, torch.cat(alone))
+
+
+def test_who_listens_or_learns_gets_the_core():
+    model = qkv.load("demo-lm", device="cpu")
+    ids = torch.tensor([model.ids("The cat")[:1]])
+    with model.trace(save=["layers.*.attn.q", "layers.0.ffn.act"]) as trace:
+        model(ids)
+    assert trace["layers.0.ffn.act"].shape[-1] == model.spec.decoder.blocks[0].ffn.width
+    model(ids).logits.sum().backward()
+    assert all(p.grad is not None for p in model.core.parameters())
+    assert list(model.core.state_dict()) == list(hub.build(model.spec).core.state_dict())

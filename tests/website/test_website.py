@@ -1,0 +1,220 @@
+"""The site: both languages alike, every number computed, every question answered, no link to nowhere."""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import browsing
+from website import course, links, notebooks, questions, repository
+from website.pages import LANGS, SITE, Site
+from website.widgets import Widgets
+
+from qkv import labs
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = course.list_chapters()
+chapters = pytest.mark.parametrize("name", CHAPTERS)
+
+
+def read_template(lang: str, page: str) -> str:
+    return (SITE / lang / page).read_text(encoding="utf-8")
+
+
+@cache
+def compute(name: str) -> dict[str, Any]:
+    return course.compute_chapter(name)
+
+
+def make_page(lang: str, name: str, folder: Path) -> str:
+    site = Site(lang, folder / lang, folder / "assets")
+    course.write_chapter(site, name, compute(name), files=False)
+    return (site.source / "course" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_twelve_chapters_in_both_languages() -> None:
+    assert [name[:2] for name in CHAPTERS] == [f"{n:02}" for n in range(1, 13)]
+    for lang in LANGS:
+        there = sorted(path.stem for path in (SITE / lang / "course").glob("[0-9]*.md"))
+        assert there == CHAPTERS
+
+
+@pytest.mark.parametrize(
+    "page", [f"course/{name}.md" for name in CHAPTERS] + ["index.md", "course/index.md", "teachers.md"]
+)
+def test_both_languages_call_the_same_widgets_on_the_same_numbers(page: str) -> None:
+    zh, en = (read_template(lang, page) for lang in LANGS)
+    assert re.findall(r"\{\{ (\w+)\(", zh) == re.findall(r"\{\{ (\w+)\(", en)
+    assert re.findall(r'"([a-z]+-[a-z-]+)"', zh) == re.findall(r'"([a-z]+-[a-z-]+)"', en)
+    assert re.search("[一-鿿]", zh)
+
+
+@chapters
+@pytest.mark.parametrize("lang", LANGS)
+def test_a_chapter_has_its_four_parts_and_rests_on_labs(lang: str, name: str, tmp_path: Path) -> None:
+    text = make_page(lang, name, tmp_path)
+    assert text.count('class="predict"') == text.count('class="check"') == text.count('class="wrong"') == 1
+    assert 'class="slide"' in text or 'class="softmax"' in text
+    assert "nan" not in re.findall(r"\w+", text.lower())
+    used = re.findall(r'<p class="lab"><a href="../labs/([a-z-]+)\.html"', text)
+    assert used
+    assert set(used) <= set(labs.list_names())
+
+
+@chapters
+def test_a_right_answer_is_computed_not_written(name: str) -> None:
+    """What a prediction calls right is an expression over computed names; so is the value of a check."""
+    for lang in LANGS:
+        text = read_template(lang, f"course/{name}.md")
+        for call in re.findall(r"\{\{ (?:predict|check)\((.*)\) \}\}", text):
+            words = set(re.findall(r"[a-z_]\w*", re.sub(r'"[^"]*"', "", call)))
+            assert words & set(compute(name)), call
+
+
+def test_a_computed_answer_that_is_no_option_is_an_error(tmp_path: Path) -> None:
+    widgets = Widgets(Site("en", tmp_path, tmp_path), "course/x.md", files=False)
+    with pytest.raises(ValueError, match="none of"):
+        widgets.predict("?", ["a", "b"], "c", "")
+
+
+def test_a_figure_has_its_files_words_and_a_line_to_cite(tmp_path: Path) -> None:
+    site = Site("zh", tmp_path / "zh", tmp_path / "assets")
+    widgets = Widgets(site, "course/01_token.md")
+    text = widgets.draw("one", widgets.bars("概率", ["书", "茶"], [0.9, 0.1]), "两个词的概率")
+    assert 'id="one"' in text
+    assert "../assets/figures/zh/one.svg" in text
+    assert "两个词的概率" in text
+    files = [tmp_path / "assets" / "figures" / "zh" / f"one.{kind}" for kind in ("svg", "png")]
+    first = [path.read_bytes() for path in files]
+    assert b"<text" in first[0]  # stays text
+    widgets.draw("one", widgets.bars("概率", ["书", "茶"], [0.9, 0.1]), "两个词的概率")
+    assert [path.read_bytes() for path in files] == first
+
+
+@chapters
+def test_a_notebook_runs_and_speaks_both_languages(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = notebooks.make_notebook(name)
+    assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    for cell in found["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            exec(compile(ast.parse(source), name, "exec"), scope)
+        else:
+            assert re.search("[一-鿿]", source)
+            assert re.search("[a-z]{3}", source)
+    assert set(compute(name)) <= set(scope)
+
+
+def test_every_question_is_read_with_both_its_halves() -> None:
+    asked = questions.read_questions()
+    rows = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8").count("| `qkv ")
+    assert len(asked) == rows >= 45
+    for one in asked:
+        assert re.search("[一-鿿]", one.zh), one
+        assert re.match("[A-Z]", one.en), one
+        assert not re.search("[，。？]", one.en), one
+
+
+def test_every_question_leads_to_a_lab_a_panel_or_an_output(tmp_path: Path) -> None:
+    site = Site("en", tmp_path, tmp_path)
+    every = questions.list_recorded()
+    for one in questions.read_questions():
+        assert one.lab in labs.list_names() if one.lab else one.words[1] in ("look", "info", "show"), one
+        assert all(panel in questions.PANELS.values() for panel in questions.list_panels(one))
+        assert one.looks in every or not questions.list_panels(one)
+        assert set(questions.list_explaining(site, one)) <= set(CHAPTERS)
+
+
+def test_what_a_command_prints_stands_on_the_page(tmp_path: Path) -> None:
+    site = Site("en", tmp_path, tmp_path)
+    text = questions.show_output(site, "qkv look demo-lm 'One, two,' --show mask")
+    assert "causal" in text
+    with pytest.raises(RuntimeError, match="exit"):
+        questions.run_command("qkv look demo-lm '' --show mask", "en")
+
+
+def test_a_document_leads_to_pages_and_names_what_has_none(tmp_path: Path) -> None:
+    site = Site("en", tmp_path, tmp_path)
+    site.places = repository.list_documents(site)
+    text = repository.carry_over(site, ROOT / "README.md", "docs/readme.md")
+    assert "](usage.md)" in text
+    assert "](../misconceptions.md)" in text
+    assert "../assets/docs/page.png" in text
+    assert "](src/" not in text
+    assert "](notebooks/" not in text
+
+
+PAGE = '<html><body><h1 id="there">x</h1>{}</body></html>'
+FAULTS = {
+    '<a href="gone.html">x</a>': "gone.html",
+    '<a href="#nowhere">x</a>': "nowhere",
+    '<a href="b.html#nowhere">x</a>': "nowhere",
+    '<img src="gone.png" alt="">': "gone.png",
+    '<script src="https://example.org/x.js"></script>': "example.org",
+    '<link rel="stylesheet" href="//example.org/x.css">': "example.org",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_link_is_found(fault: str, tmp_path: Path) -> None:
+    (tmp_path / "b.html").write_text(PAGE.format(""), encoding="utf-8")
+    (tmp_path / "a.html").write_text(PAGE.format('<a href="b.html#there">x</a>'), encoding="utf-8")
+    assert links.check_site(tmp_path) == []
+    (tmp_path / "a.html").write_text(PAGE.format(fault), encoding="utf-8")
+    assert [FAULTS[fault] in line for line in links.check_site(tmp_path)] == [True]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("material") is None:
+        pytest.skip("needs MkDocs Material: pip install 'qkv[site]'")
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "tools.website", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture
+def address(built: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=built)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_is_whole(built: Path) -> None:
+    pages = {path.relative_to(built).as_posix() for path in built.rglob("*.html")}
+    own = {page for page in pages if not page.startswith(("en/", "assets/"))}
+    assert {f"en/{page}" for page in own} <= pages
+    assert {f"labs/{name}.html" for name in labs.list_names()} <= own
+    for lang in ("", "en/"):
+        index = json.loads((built / lang / "search" / "search_index.json").read_text(encoding="utf-8"))
+        assert len(index["docs"]) > 200
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_in_a_real_browser(built: Path, address: str) -> None:
+    found = browsing.browsed("site.mjs", address)
+    assert found["first"]["bytes"] <= 400_000
+    assert max(found["heights"].values()) <= 1800  # two screens
+    assert all(one["answers"] >= 45 for one in found["questions"])
+    assert all(found["search"])

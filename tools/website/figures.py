@@ -1,0 +1,63 @@
+"""Figures: as HTML on the page, and as SVG and PNG files at a link that stays, with a text and a line to cite."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from qkv.plots import figure, html
+from qkv.plots.forms import Form
+
+from .pages import Site
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that has files: `name` is its link, `alt` what it shows in words, `page` where it stands."""
+
+    name: str
+    title: str
+    alt: str
+    page: str
+
+
+def render(forms: Sequence[Form], label: str) -> str:
+    """Forms as HTML for a page of the site: each box scrolls by itself, by the keyboard too."""
+    made = "".join(map(html.render, forms))
+    box = f'<figure tabindex="0" role="group" aria-label="{escape(label, quote=True)}" class="plot" style='
+    return made.replace("<figure style=", box).replace("<table style=", '<table class="plot" style=').replace("\n", " ")
+
+
+def save_files(forms: Sequence[Form], folder: Path, name: str) -> None:
+    """NAME.svg, whose text stays text, and NAME.png; the same forms give the same bytes."""
+    from matplotlib import rc_context
+
+    folder.mkdir(parents=True, exist_ok=True)
+    fonts = ["DejaVu Sans", *figure.find_chinese()]
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "qkv", "font.family": fonts}):
+        drawn = figure.draw(list(forms))
+        drawn.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        drawn.savefig(folder / f"{name}.png", dpi=figure.DPI, metadata={"Software": None})
+
+
+def cite(site: Site, page: str, drawing: Drawing) -> str:
+    """The files of a figure and the line to cite it, folded in."""
+    name = f"figures/{site.lang}/{drawing.name}"
+    svg, png = (site.asset(page, f"{name}.{kind}") for kind in ("svg", "png"))
+    head = site.say("引用这幅图", "Use this figure")
+    line = write_line(site, drawing)
+    said = site.say("替代文本", "Alt text")
+    return (
+        f'<details class="cite"><summary>{head}</summary><p><a href="{svg}">SVG</a> · <a href="{png}">PNG</a> · '
+        f'<a href="#{drawing.name}">#{drawing.name}</a></p><p>{said}{site.say("：", ": ")}{escape(drawing.alt)}</p>'
+        f"<p><code>{escape(line)}</code></p></details>"
+    )
+
+
+def write_line(site: Site, drawing: Drawing) -> str:
+    """The line to cite a figure by."""
+    where = drawing.page.removesuffix(".md")
+    return site.say(
+        f"“{drawing.title}”，qkv，{where}，图 {drawing.name}（Apache-2.0）。",
+        f"“{drawing.title}”, qkv, {where}, figure {drawing.name} (Apache-2.0).",
+    )

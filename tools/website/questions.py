@@ -1,0 +1,202 @@
+"""The questions of docs/questions.md, each with its answer on the page: what its command prints, its panel, its lab."""
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import qkv
+from qkv import cli
+from qkv.explore.question import Question
+from qkv.explore.record import record
+
+from .course import find_title, list_chapters, name_labs
+from .pages import ROOT, Site
+from .widgets import Widgets
+
+PANELS = {
+    "Heads": "heads", "Proof": "proof", "Guess map": "guess-map", "guess map": "guess-map", "Walk": "walk",
+    "Next word": "next-word", "Who pushed": "parts", "Mask & phase": "mask", "KV cache": "cache",
+    "Alignment": "alignment", "Experts": "experts", "Word shift": "shift", "Cost": "cost", "Compare": "compare",
+}  # fmt: skip
+CHAPTERS = {  # which chapter explains, by a word of the command or by the panel
+    "walk": "04_qkv", "heads": "06_heads", "mask": "07_mask", "choices": "10_words", "proof": "05_attention",
+    "lens": "08_layers", "parts": "08_layers", "guess-map": "08_layers", "wavefront": "08_layers", "show": "08_layers",
+    "routes": "09_ffn", "experts": "09_ffn", "neighbours": "02_embedding", "shift": "02_embedding", "cache": "12_cache",
+    "info": "12_cache", "demo-bert": "05_attention", "look": "05_attention",
+}  # fmt: skip
+FIRST = ("demo", "书和茶都在桌上，我看完了它。")
+ENGLISH = re.compile(r"\s(?=[A-Z][^一-鿿？，。：“”]*(?:它[^一-鿿？，。：“”]*)?$)")  # where a row's second half begins
+PICTURES = "--figures"
+BYTES = 3_000_000  # of a recorded page
+MOST = 40  # lines of a command that stand on the page
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question: its number, its words in two languages, the heading it stands under, panels and command."""
+
+    number: int
+    zh: str
+    en: str
+    heading: tuple[str, str]
+    panel: str
+    command: str
+
+    @property
+    def words(self) -> list[str]:
+        """The command as words."""
+        return shlex.split(self.command)
+
+    @property
+    def lab(self) -> str:
+        """The lab that answers, or nothing."""
+        return self.words[2] if self.words[1] == "lab" else ""
+
+    @property
+    def looks(self) -> tuple[str, str]:
+        """The model and the sentence whose recorded page has the panel."""
+        words = self.words
+        return (words[2], words[3]) if words[1] == "look" and words[3:] and words[3][:2] != "--" else FIRST
+
+
+def read_questions() -> list[Asked]:
+    """The rows of docs/questions.md."""
+    text, found, heading = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8"), list[Asked](), ("", "")
+    for line in text.splitlines():
+        if line.startswith("## "):
+            zh, _, en = line[3:].partition(" · ")
+            heading = (zh.strip(), en.strip())
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 3 and cells[2].startswith("`qkv "):
+            asked = cells[0]
+            at = ENGLISH.search(asked)
+            assert at, asked
+            zh, en = asked[: at.start()].strip(), asked[at.end() :].strip()
+            found.append(Asked(len(found) + 1, zh, en, heading, cells[1], cells[2].strip("`")))
+    return found
+
+
+def name_page(model: str, sentence: str, every: list[tuple[str, str]]) -> str:
+    """The name of a recorded page."""
+    return f"{model}-{every.index((model, sentence)) + 1}"
+
+
+def list_recorded() -> list[tuple[str, str]]:
+    """The models and sentences whose recorded pages are needed, the demo's first."""
+    asked = (q.looks for q in read_questions() if list_panels(q))
+    return list(dict.fromkeys([FIRST, *asked]))
+
+
+def list_panels(asked: Asked) -> list[str]:
+    """The panels that a question names, as the page knows them."""
+    places = {asked.panel.find(name): panel for name, panel in PANELS.items() if name in asked.panel}
+    return [panel for _, panel in sorted(places.items())]
+
+
+@cache
+def run_command(command: str, lang: str) -> str:
+    """What a command prints; a lab's is that of its committed result.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    words = shlex.split(command)[1:]
+    if words[0] == "lab" and "--saved" not in words:
+        words = [*words, "--saved"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([*words, "--lang", lang])
+    if code or not out.getvalue().strip():
+        raise RuntimeError(f"{command}: exit {code}: {err.getvalue()}")
+    return out.getvalue()
+
+
+def write_questions(site: Site, mentions: dict[str, list[tuple[str, str]]]) -> list[Asked]:
+    """The page of questions; every answer stands below its question, or one click away."""
+    place, every = "questions.md", list_recorded()
+    head = site.say("读者会问的问题", "The questions that readers ask")
+    about = site.say("五篇文章留下的问题，每个都有回答：结论、真实模型的输出，或打开到那一处的页面。",
+                     "The questions that five texts leave open, each answered: a verdict, what a real model prints, or "
+                     "a page that opens at the right place.")
+    parts, found, heading = [f"# {head}", "", about, ""], read_questions(), ("", "")
+    for asked in found:
+        if asked.heading != heading:
+            heading = asked.heading
+            parts += [f"## {site.say(*heading)}", ""]
+        title = site.say(asked.zh, asked.en)
+        parts += [f"### {title} {{#q-{asked.number}}}", "", *write_answer(site, place, asked, every)]
+        if asked.lab:
+            mentions.setdefault(asked.lab, []).append((title, f"{place}#q-{asked.number}"))
+    site.write(place, "\n".join(parts), description=about)
+    return found
+
+
+def write_answer(site: Site, place: str, asked: Asked, every: list[tuple[str, str]]) -> Iterator[str]:
+    """What answers one question."""
+    widgets = Widgets(site, place, files=False)
+    if asked.lab:
+        yield widgets.verdict(asked.lab)
+    elif PICTURES in asked.words:
+        yield from show_pictures(site, place, asked)
+    else:
+        yield show_output(site, asked.command)
+    links = [widgets.look(site.say("打开面板：", "open the panel: ") + name_panel(site, panel),
+                          name_page(*asked.looks, every), panel) for panel in list_panels(asked)]
+    word = site.say("课程", "course")
+    links += [f'<a href="{site.html(place, f"course/{name}.md")}">{word} {find_title(site, name)}</a>'
+              for name in list_explaining(site, asked)]
+    yield f'<p class="ways">{" · ".join([*links, f"<code>{escape(asked.command)}</code>"])}</p>'
+    yield ""
+
+
+def list_explaining(site: Site, asked: Asked) -> list[str]:
+    """The chapter that explains: the first that rests on the same lab, else the one on what the command shows."""
+    if asked.lab:
+        return [name for name in list_chapters() if asked.lab in name_labs(site, name)][:1]
+    return [CHAPTERS[word] for word in [*reversed(asked.words), *list_panels(asked)] if word in CHAPTERS][:1]
+
+
+def show_pictures(site: Site, place: str, asked: Asked) -> Iterator[str]:
+    """The figures that a command writes, which are put where both languages find them."""
+    folder = f"figures/{site.lang}/five"
+    words = [str(site.assets / folder) if before == PICTURES else word
+             for before, word in zip(["", *asked.words], asked.words, strict=False)]
+    run_command(shlex.join(words), site.lang)
+    for path in sorted((site.assets / folder).glob("*.png")):
+        title = path.stem.replace("_", " ")
+        yield f'<p><img src="{site.asset(place, f"{folder}/{path.name}")}" alt="{title}" loading="lazy"></p>'
+
+
+def show_output(site: Site, command: str) -> str:
+    """What a command prints, the first lines open and the rest of a long one folded."""
+    lines = run_command(command, site.lang).strip("\n").splitlines()
+    label = escape(command, quote=True)
+    box = f'<pre class="said" tabindex="0" role="region" aria-label="{label}">'
+    shown = "&#10;".join(escape(line) for line in lines[:MOST])
+    rest = site.say(f"（共 {len(lines)} 行）", f"({len(lines)} lines in all)") if len(lines) > MOST else ""
+    return f"{box}{shown}{'&#10;…' * bool(rest)}</pre>" + f"<p>{rest}</p>" * bool(rest)
+
+
+def name_panel(site: Site, panel: str) -> str:
+    """A panel's name as the page has it."""
+    zh = {"heads": "注意力头", "proof": "证明", "guess-map": "逐层猜词", "walk": "一步步算", "next-word": "下一个词",
+          "parts": "谁推高了它", "mask": "掩码与阶段", "cache": "KV 缓存", "alignment": "对齐", "experts": "专家",
+          "shift": "词的移动", "cost": "成本", "compare": "比较"}
+    en = {name: words for words, name in PANELS.items() if words[0].isupper()}
+    return site.say(zh[panel], en[panel])
+
+
+def record_pages(folder: Path) -> None:
+    """Write the recorded pages (`qkv look --html`) that the questions open."""
+    every = list_recorded()
+    folder.mkdir(parents=True, exist_ok=True)
+    models = {name: qkv.load(name) for name in dict.fromkeys(name for name, _ in every)}
+    for name, sentence in every:
+        made = record([(name, Question(sentence))], {name: models[name]}, limit=BYTES)
+        (folder / f"{name_page(name, sentence, every)}.html").write_text(made, encoding="utf-8")

@@ -1,0 +1,9 @@
+/** The printed models by the hash of their spec: `make web` prints them anew (tools/web.py), nobody edits them. */
+import * as bert from "./models/demo-bert";
+import * as lm from "./models/demo-lm";
+import * as moe from "./models/demo-moe";
+import * as translator from "./models/demo";
+
+export const PROGRAMS: Record<string, new () => any> = Object.fromEntries(
+  [translator, lm, bert, moe].map(({ SPEC, Transformer }) => [SPEC, Transformer]),
+);
