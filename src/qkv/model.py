@@ -114,7 +114,7 @@ class Model:
             gguf_out.write_model(directory, core, self.config or {}, said, kind, pooling=self.pooling)
             return directory
         core, few = self.core, dtype in quantise.KINDS
-        if few or (dtype is not None and quantise.find_quantised(core)):
+        if few or (quantise.find_quantised(core) and (dtype is not None or not quantise.is_storable(core))):
             core = quantise.share(core, str(dtype))
         dtype = torch.bfloat16 if few else parse_dtype(dtype) if isinstance(dtype, str) else dtype
         with replace_dir(directory) as aside:

@@ -38,7 +38,10 @@ class Adjustments:
     no_repeat_ngram: int = 0
     min_new_tokens: int = 0
 
+    where = "sampling"  # what errors call it
+
     def __post_init__(self) -> None:
+        check_fields(self, self.where)
         if self.repetition_penalty <= 0:
             raise QkvError("repetition_penalty: found {value}, expected a number above 0 (1 changes nothing)",
                            code="repetition-penalty", value=self.repetition_penalty)
@@ -69,7 +72,6 @@ class Sampling(Adjustments):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "sampling")
         super().__post_init__()
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",

@@ -18,7 +18,6 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv import sampling
-from qkv.arguments import check_fields
 from qkv.core.model import Transformer
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
@@ -52,8 +51,9 @@ class Search(Adjustments):
     groups: int = 1
     diversity_penalty: float = 0.0
 
+    where = "search"
+
     def __post_init__(self) -> None:
-        check_fields(self, "search")
         super().__post_init__()
         if not 1 <= self.beams <= WIDEST:
             raise QkvError("beams: found {beams}, expected 1 to {widest:,}", beams=self.beams, widest=WIDEST)

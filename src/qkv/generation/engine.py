@@ -131,7 +131,7 @@ class Engine:
             for request in requests:
                 self.admit(request, search)
             return [request.handle for request in requests]
-        requests = self.write_requests(prompts, options, sampling, ensemble)
+        requests = self.write_requests(prompts, options, sampling, search, ensemble)
         if not requests:
             return []
         cores, limits = (self.core, *ensemble), [request.writer.limit for request in requests]
@@ -146,16 +146,18 @@ class Engine:
         return [request.handle for request in requests]
 
     def write_requests(
-        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, ensemble: Seq[Transformer] = ()
+        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, search: Search | None,
+        ensemble: Seq[Transformer] = (),
     ) -> list[Request]:
         """Requests for prompts that can be read, each with its limit and its seed."""
+        own = replace(options, guides=()) if search else options  # a search leads its beams itself
         each = [count_new_tokens(core, prompts, options) for core in (self.core, *ensemble)]
         seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
         usual, found = Sampler(sampling, options, self.pages.device), list[Request]()
         for prompt, seed, limit in zip(prompts, seeds, map(min, zip(*each, strict=True)), strict=True):
             mine = options.select_guide(len(found))
             sampler = usual if mine is options else Sampler(sampling, mine, self.pages.device)
-            writer = Writer(Sequence(tuple(prompt), seed), mine, limit)
+            writer = Writer(Sequence(tuple(prompt), seed), own.select_guide(len(found)), limit)
             group = Group(self.submitted, [], window=self.window)
             found.append(Request(Handle(self, group, writer.sequence), writer, sampler))
             self.submitted += 1
@@ -170,7 +172,7 @@ class Engine:
                            "and chunk")
         if not self.pages.storage:
             check_memory(self.core, self.settings.tokens)
-        requests = self.write_requests(prompts, options, sampling)
+        requests = self.write_requests(prompts, options, sampling, search)
         for request in requests:
             start = len(options.start)
             read = start if self.core.spec.encoder else len(request.sequence.prompt) + start * self.free_prefix

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkv.adapt import native, row_ops
+from qkv.adapt.native import is_plain
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache, Pair
@@ -220,6 +222,10 @@ class Paged(Cache):
     ) -> Tensor:
         """Each row's query [1, H, 1, K] to its own keys; k and v, the new ones, are stored already."""
         rule, found = at.spec.mask, list[Tensor]()
+        if mask.bias is None or mask.bias.shape[1] == 1:
+            joined = self.attend_together(q, at)
+            if joined is not None:
+                return joined
         # of a row's mask only what differs by distance is left: its keys are all in the past, and none is padding
         biased = mask.bias is not None and mask.bias.shape[1] > 1
         for n, row in enumerate(self.rows):
@@ -235,3 +241,20 @@ class Paged(Cache):
                     bias = mask.bias[n if len(mask.bias) > 1 else 0][None, ..., self.length + 1 - k.shape[2] :]
             found.append(kernels.attend(q[n : n + 1], k, v, AttentionBias(bias, causal=False), at, step))  # type: ignore[arg-type]
         return torch.cat(found)
+
+    def attend_together(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
+        """All rows in one compiled pass over the pages [B, H, 1, W]; None where there is no kernel for them."""
+        rule = at.spec.mask
+        if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q):
+            return None
+        k, v = self.pages.storage[at.layer]
+        known = k.dtype == q.dtype and not (k.shape[2] % row_ops.STEP or v.shape[2] % row_ops.STEP)
+        found = native.library() if known and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
+        if found is None:
+            return None
+        begins = [max(0, row.end - rule.window) if rule.window else 0 for row in self.rows]
+        places = [place + begin if isinstance(place, int) else place[begin:]
+                  for place, begin in zip(self.places, begins, strict=True)]
+        lengths = [row.end - begin for row, begin in zip(self.rows, begins, strict=True)]
+        z = row_ops.attend_pages(found, q, k, v, places, lengths, scale=at.scale, cap=at.spec.cap or 0.0)
+        return z.view(*q.shape[:3], -1)

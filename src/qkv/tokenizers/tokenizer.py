@@ -187,6 +187,8 @@ class Tokenizer:
             vocabulary = sources
         known = self._numbers or self.backend.get_vocab()
         token, top = max(known.items(), key=lambda item: item[1], default=("", -1))
+        around = max(self.encode(""), default=-1)  # what is put before or after each text
+        token, top = ("", around) if around > top else (token, top)
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
                            "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
