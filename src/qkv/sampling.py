@@ -159,7 +159,9 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def nucleus(probs: Tensor, mass: float) -> Tensor:
     """The fewest likeliest whose sum reaches `mass`; the rest is 0."""
-    size = min(1024, probs.shape[-1])  # a whole vocabulary is rarely needed, and sorting it is slow
+    size = probs.shape[-1]
+    if probs.device.type == "cpu":  # a whole vocabulary is rarely needed, and sorting it is slow; elsewhere asking is
+        size = min(1024, size)
     best = probs.topk(size)
     if size < probs.shape[-1] and bool((best.values.sum(-1) < mass).any()):
         best = probs.topk(probs.shape[-1])

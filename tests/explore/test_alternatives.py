@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,18 @@ def test_another_word_is_written_taken_back_and_chances_are_the_models(capsys: p
     out = capsys.readouterr().out
     assert f"{chance:6.1%}" in out
     assert "↑↓ choose" in out
+
+
+def test_a_context_that_is_full_ends_where_generate_does() -> None:
+    model = qkv.load("demo-lm", device="cpu")
+    model.special = replace(model.special, eos=())
+    longest = model.spec.context or 0
+    ids = (model.ids("One, two, three, four, ") * longest)[: longest - 3]
+    branch, written = Branch(model, ids), model.generate(ids)
+    assert len(written.tokens) == 4
+    for _ in range(6):
+        branch.press(RIGHT)
+    assert branch.written == list(written.tokens)
 
 
 def test_an_end_token_ends_and_left_goes_on() -> None:

@@ -1,14 +1,19 @@
 """Texts by `Model` on an engine that goes on: what is equal, what is left behind, what is read again."""
 
 import functools
+import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 from support import zoo
 from torch import Tensor
 
 import qkv
+from qkv.cli import generate
+from qkv.cli.common import Common
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
@@ -82,7 +87,7 @@ def test_each_token_lists_the_likeliest_ids(name, engine):
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_of_several_prompts_one_with_broken_logits_ends_and_the_others_go_on(engine):
+def test_of_several_prompts_one_with_broken_logits_ends_and_others_go_on(engine):
     core = zoo.made(zoo.gqa()).double().requires_grad_(False)
     core.embed.weight[50] = float("nan")
     made = qkv.Model(core)
@@ -100,6 +105,20 @@ def test_of_several_prompts_one_with_broken_logits_ends_and_the_others_go_on(eng
         assert error.value.code == "logits-not-finite"
     if engine:
         assert free_of_all(given["engine"])
+
+
+def test_lines_beside_one_with_broken_logits_are_written(monkeypatch):
+    tokenizer = train_vocabulary(["one two three", "four five six"], kind="bpe", size=280)
+    core = zoo.made(replace(zoo.ALL["gqa"](), vocabulary=len(tokenizer))).requires_grad_(False)
+    broken = set(tokenizer.encode("six")) - set(tokenizer.encode("one two"))
+    core.embed.weight[sorted(broken)] = float("nan")
+    monkeypatch.setattr(Common, "load_model", lambda self, name: qkv.Model(core, tokenizer))
+    words = ["m", "-", "-n", "3", "--json"]
+    done = CliRunner().invoke(generate.command, words, input="six\none two\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["finish_reason"] for row in rows] == ["error", "length"]
+    assert isinstance(done.exception, QkvError)
+    assert done.exception.code == "logits-not-finite"
 
 
 def test_a_stream_that_is_closed_frees_its_pages_at_once():

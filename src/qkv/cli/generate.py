@@ -53,13 +53,17 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
+    failed: list[QkvError] = []
     for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how)):
         text = "" if result is None else result.text
+        failed += [result.error] if result is not None and result.error else []
         more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
         others = [other.text for other in getattr(result, "others", ())]
         more |= {"others": others} if others else {}
         shown = [t if single and not others else t.replace("\\", "\\\\").replace("\n", "\\n") for t in (text, *others)]
         common.print_result({"prompt": line, "text": text, **more, **drawn}, shown)
+    if failed:
+        raise failed[0]
     return None
 
 

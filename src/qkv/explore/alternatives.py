@@ -14,6 +14,7 @@ import torch
 from qkv.explore.question import Question, decoding_setup, kind
 from qkv.generation.decoder import Decoder
 from qkv.model import Model
+from qkv.tasks.types import start_ids
 
 TOP, BAR = 8, 20
 KEYS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "up", "P": "down", "M": "right", "K": "left"}
@@ -33,8 +34,8 @@ class Branch:
     def ended(self) -> bool:
         """Whether nothing can follow: an end token was chosen, or the context is full."""
         longest = self.model.spec.context
-        kept = len(self.written) + 2 + (0 if self.model.encoder_decoder else len(self.ids))
-        return bool(set(self.written[-1:]) & set(self.model.special.eos)) or bool(longest and kept > longest)
+        read = len(start_ids(self.model)) + len(self.written) + (0 if self.model.encoder_decoder else len(self.ids))
+        return bool(set(self.written[-1:]) & set(self.model.special.eos)) or bool(longest and read > longest)
 
     @torch.inference_mode()
     def list_next(self) -> list[tuple[int, float]]:

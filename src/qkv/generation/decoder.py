@@ -59,7 +59,8 @@ class Decoder:
             self.encode(prompts)
             prompts = [options.start] * len(prompts)
         if options.cache:
-            self.cache = Static(len(core.decoder.layers), capacity=max(map(len, prompts)) + room)
+            capacity = max(map(len, prompts)) + room
+            self.cache = Static(len(core.decoder.layers), capacity=min(capacity, core.spec.context or capacity))
         if core.spec.architecture == "prefix decoder":
             if options.chunk:
                 raise QkvError("chunk: a bidirectional prefix cannot be read in chunks; remove chunk")

@@ -44,7 +44,9 @@ def move_router_biases(core: nn.Module, loads: Tensor, *, rate: float) -> None:
 
 def count_tokens(index: Tensor, experts: int) -> Tensor:
     """How many tokens chose each expert [E]."""
-    return torch.bincount(index.flatten(), minlength=experts).float()
+    chosen = index.flatten()
+    # a bincount would make the host wait for the longest
+    return torch.zeros(experts, device=index.device).scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float))
 
 
 class RouterListener:
