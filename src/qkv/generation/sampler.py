@@ -48,16 +48,16 @@ class Sampler:
         guides = [row.rules.follow(row.tokens) for row in rows]
         if self.sampling.adjusts or any(guides):
             allowed = keep_possible(bar_followers(allowed, guides), logprobs, rows)
-        tokens = self.draw_tokens(allowed, rows)
+        tokens = self.choose_tokens(allowed, rows)
         while refused := [(n, t) for n, t in enumerate(tokens.tolist() if any(guides) else ())
                           if (guide := guides[n]) and not rows[n].rules.fault and guide.refuses(t)]:
             index = torch.tensor(refused, device=allowed.device)
             allowed = allowed.index_put((index[:, 0], index[:, 1]), allowed.new_tensor(-math.inf))
             allowed = keep_possible(allowed, logprobs, rows)
-            tokens = self.draw_tokens(allowed, rows)
+            tokens = self.choose_tokens(allowed, rows)
         return read_choice(tokens, logprobs, self.options.top_logprobs)
 
-    def draw_tokens(self, allowed: Tensor, rows: Seq[Sequence]) -> Tensor:
+    def choose_tokens(self, allowed: Tensor, rows: Seq[Sequence]) -> Tensor:
         """The token [B] of each row by what is allowed [B, V]."""
         if self.sampling.temperature == 0:
             return allowed.argmax(-1)
