@@ -72,7 +72,6 @@ class Sampling(Adjustments):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, "sampling")
         super().__post_init__()
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",

@@ -60,14 +60,11 @@ class Search(Adjustments):
         if not 1 <= self.nbest <= self.beams:
             raise QkvError("nbest: found {nbest}, expected 1 to {beams}, the number of beams", nbest=self.nbest,
                            beams=self.beams)
-        if not math.isfinite(self.length_penalty):
-            raise QkvError("length_penalty: found {length_penalty}, expected a finite number (0 divides by 1)",
-                           length_penalty=self.length_penalty)
         if not (self.groups >= 1 and self.beams % self.groups == 0):
             raise QkvError("groups: found {groups}, expected a number that divides the {beams} beams", code="groups",
                            groups=self.groups, beams=self.beams)
-        if not (math.isfinite(self.diversity_penalty) and self.diversity_penalty >= 0):
-            raise QkvError("diversity_penalty: found {value}, expected a finite number >= 0 (0: no diversity)",
+        if self.diversity_penalty < 0:
+            raise QkvError("diversity_penalty: found {value}, expected 0 (no diversity) or more",
                            code="diversity-penalty", value=self.diversity_penalty)
         if (self.groups > 1) != (self.diversity_penalty > 0):
             raise QkvError("groups is {groups} and diversity_penalty {value}: diverse beams need two groups or more "
@@ -131,9 +128,11 @@ class BeamSearch:
     def __init__(
         self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions, prompts: Seq[Seq[int]] = ()
     ) -> None:
-        if len(limits) % search.groups:
-            raise QkvError("groups: {groups} groups search side by side, which one search alone cannot; use beam()",
-                           code="groups", groups=search.groups)
+        if any(list(prompt) != list(prompts[n - n % search.groups]) for n, prompt in enumerate(prompts)) or (
+            len(limits) % search.groups
+        ):
+            raise QkvError("groups: {groups} groups search side by side, which a request by itself cannot; remove "
+                           "groups, or the engine", code="groups", groups=search.groups)
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]

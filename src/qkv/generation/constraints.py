@@ -7,7 +7,7 @@ children of a beam share their parent's. Sampler and BeamSearch ask it; it knows
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -66,19 +66,20 @@ class Phrase:
     spellings: tuple[tuple[int, ...], ...]
     held: tuple[int, ...]
 
-    @property
+    @cached_property
     def remaining(self) -> int:
         return min(len(ids) - n for ids, n in zip(self.spellings, self.held, strict=True))
 
     def follow(self, token: int) -> "Phrase":
-        if not self.remaining:
-            return self
         pairs = zip(self.spellings, self.held, strict=True)
-        return Phrase(self.spellings, tuple(match_end((*ids[:n], token), ids) for ids, n in pairs))
+        held = tuple(match_end((*ids[:n], token), ids) for ids, n in pairs) if self.remaining else self.held
+        return self if held == self.held else Phrase(self.spellings, held)
 
 
 def match_end(text: tuple[int, ...], ids: tuple[int, ...]) -> int:
     """The length of the longest beginning of `ids` that `text` ends with."""
+    if text[-1] not in ids:
+        return 0
     return next((n for n in range(min(len(text), len(ids)), 0, -1) if text[-n:] == ids[:n]), 0)
 
 
@@ -107,7 +108,8 @@ class Holding(Guide):
                 for ids, n in zip(phrase.spellings, phrase.held, strict=True)]
 
     def follow(self, token: int) -> Guide:
-        return replace(self, phrases=tuple(phrase.follow(token) for phrase in self.phrases))
+        phrases = tuple(phrase.follow(token) for phrase in self.phrases)
+        return self if phrases == self.phrases else replace(self, phrases=phrases)
 
 
 @dataclass(frozen=True)

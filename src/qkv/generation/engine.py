@@ -153,9 +153,11 @@ class Engine:
         own = replace(options, guides=()) if search else options  # a search leads its beams itself
         each = [count_new_tokens(core, prompts, options) for core in (self.core, *ensemble)]
         seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
-        sampler, found = Sampler(sampling, options, self.pages.device), list[Request]()
+        usual, found = Sampler(sampling, options, self.pages.device), list[Request]()
         for prompt, seed, limit in zip(prompts, seeds, map(min, zip(*each, strict=True)), strict=True):
-            writer = Writer(Sequence(tuple(prompt), seed), own, limit)
+            mine = options.select_guide(len(found))
+            sampler = usual if mine is options else Sampler(sampling, mine, self.pages.device)
+            writer = Writer(Sequence(tuple(prompt), seed), own.select_guide(len(found)), limit)
             group = Group(self.submitted, [], window=self.window)
             found.append(Request(Handle(self, group, writer.sequence), writer, sampler))
             self.submitted += 1

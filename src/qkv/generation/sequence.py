@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 from qkv.errors import QkvError
@@ -30,7 +30,7 @@ class DecodeOptions:
     blanks          ids that stand for text to be filled in, where the model writes into such blanks
     context         most tokens of prompt and continuation together; None: what the positions allow
     forbid          ids that are never chosen; the reported logprobs stay the model's own
-    guides          what the text must obey (constraints.py): one for all rows, or, of beams, one for each prompt
+    guides          what the text must obey (constraints.py): one for all prompts, or one for each
     continues       what the new ids go on from, as repetition counts: the prompt, or, where that is an
                     encoder-decoder's source, the start alone
     renormalize     beams rank by the probabilities of what is not forbidden, as CTranslate2's do, not by the model's
@@ -72,6 +72,10 @@ class DecodeOptions:
         if self.stop_strings and self.text_stream is None:
             raise QkvError("stop strings {stop_strings!r}: they need a tokenizer, and there is none; stop at ids",
                            stop_strings=self.stop_strings)
+
+    def select_guide(self, number: int) -> "DecodeOptions":
+        """The options of a prompt by its number: of several guides its own."""
+        return replace(self, guides=(self.guides[number],)) if len(self.guides) > 1 else self
 
     def list_before(self, prompt: Seq[int]) -> tuple[int, ...]:
         """The ids that a row's new ones go on from."""
@@ -178,9 +182,6 @@ class Writer:
         self.sequence, self.eos, self.limit = sequence, options.eos, limit
         self.stream = options.text_stream(sequence.prompt) if options.text_stream else None
         self.stops = StopFilter(options.stop_strings) if options.stop_strings else None
-        if len(options.guides) > 1:
-            raise QkvError("guides: found {count}; a text that beams do not search takes one for all", code="guides",
-                           count=len(options.guides))
         sequence.rules = Rules(options.list_before(sequence.prompt), options.eos, next(iter(options.guides), None))
 
     def write(self, token: int, logprob: float) -> str:

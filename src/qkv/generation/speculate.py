@@ -105,13 +105,10 @@ class Speculation:
         self.sequence, self.guesser, self.gain = sequence, guesser, Gain()
         self.sampler = Sampler(sampling, options, core.embed.weight.device)
         self.writer, self.decoder = Writer(sequence, options, limit), Decoder(core, options)
-        sequence.finish_reason = None if limit else "length"
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Event]:
         row, timing, guesses = self.sequence, self.sequence.timing, list[int]()
-        if row.finish_reason:
-            return
         began = time.perf_counter()
         logits = self.decoder.prefill([row.prompt], self.writer.limit)  # T V
         while True:
