@@ -369,7 +369,7 @@ def arguments() -> Named:
         name = ask.__name__
         names = [key for key, p in inspect.signature(ask).parameters.items() if p.kind is not p.VAR_KEYWORD]
         for key in [*names, *options.get(name, ()), "nosuch"]:
-            never = NO_PROMPT if key in ("prompt", "text") and name not in ("fill", "classify") else NEVER
+            never = NO_PROMPT if f"{name} {key}" in "generate prompt, stream prompt, score text, ids text" else NEVER
             for value in never + SELDOM:
                 act, wrong = partial(call_in, ask, {**good, key: value}), any(value is one for one in never)
                 sure = wrong and key not in ("drop", "tell", "nosuch")  # which take any function, or nothing
