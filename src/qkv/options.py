@@ -90,7 +90,7 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         wanted = {float: Message("a number"), int: Message("a whole number"), str: Message("text"),
                   bool: Message("true or false")}.get(kind, kind.__name__)
-        raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=shown, wanted=wanted)
+        raise QkvError("{name}: found {shown}, expected {wanted}", name=name, shown=shown, wanted=wanted)
     return value
 
 

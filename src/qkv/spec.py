@@ -360,7 +360,7 @@ class Spec(Part):
             if stack and not stack.blocks:
                 raise QkvError("spec: a stack without blocks; give at least one Block")
         narrow = (self.decoder or self.encoder).embed_width  # type: ignore[union-attr]
-        if narrow and self.head and self.head.kind == "tied" and not self.head.dense:
+        if narrow and self.head and not self.head.dense:
             raise QkvError("spec: embed_width {narrow} needs a head with a dense layer, which goes back", narrow=narrow)
 
     @cached_property

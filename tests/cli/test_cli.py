@@ -528,3 +528,23 @@ USAGE_WORDS = {"Invalid", "Missing", "such", "valid", "requires", "Got", "range"
 ])  # fmt: skip
 def test_what_click_says_is_known(said: str, zh: str) -> None:
     assert said_by_click(said, "zh").replace(" ", "") == zh.replace(" ", "")
+
+
+def test_a_working_directory_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["models", "--lang", "en"]) == 2
+    assert "working directory is gone" in capsys.readouterr().err
+
+
+def test_check_names_special_tokens_that_the_vocabulary_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qkv.load("demo-lm").save(tmp_path / "m")
+    for lacking in ([], ["<nosuch>"]):
+        (tmp_path / "m" / "special_tokens_map.json").write_text(json.dumps({"mask_token": "".join(lacking) or None}))
+        assert main(["check", str(tmp_path / "m"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["lacking_tokens"] == lacking

@@ -34,6 +34,8 @@ from qkv.adapt.lora import Lora, attach
 from qkv.checkpoints import storage
 from qkv.checkpoints.model_dir import spec_from_config
 from qkv.checkpoints.run_weights import read_checkpoint
+from qkv.cli import data as cli_data
+from qkv.cli.common import Common
 from qkv.data import shards
 from qkv.data.text_files import open_text
 from qkv.errors import QkvError
@@ -189,7 +191,7 @@ def configs() -> Named:
             for value in BAD_CONFIG.get(type(good), []):
                 act = lambda _, c={**config, key: value}: spec_from_config(c, "config.json")  # noqa: E731
                 free = type(value) is int and value in (10**12, 0, 1)
-                free |= value is None and key in ("head_dim", "num_key_value_heads")  # null: from the heads
+                free |= value is None and key.endswith(("head_dim", "num_key_value_heads", "window", "softcapping"))
                 yield f"{family} {key}={value!r}", answers(act) if free else refuses(act, key)
 
 
@@ -367,7 +369,7 @@ def arguments() -> Named:
         name = ask.__name__
         names = [key for key, p in inspect.signature(ask).parameters.items() if p.kind is not p.VAR_KEYWORD]
         for key in [*names, *options.get(name, ()), "nosuch"]:
-            never = NO_PROMPT if key in ("prompt", "text") and name not in ("fill", "classify") else NEVER
+            never = NO_PROMPT if f"{name} {key}" in "generate prompt, stream prompt, score text, ids text" else NEVER
             for value in never + SELDOM:
                 act, wrong = partial(call_in, ask, {**good, key: value}), any(value is one for one in never)
                 sure = wrong and key not in ("drop", "tell", "nosuch")  # which take any function, or nothing
@@ -382,7 +384,6 @@ def call_in(ask: Callable[..., Any], given: dict[str, Any], folder: Path) -> Non
 
 
 # Faults at each operation: an error of the disk, or the end of the process
-
 WRITES = [(os, "replace"), (os, "fsync"), (os, "link"), (os, "mkdir"), (Path, "write_bytes"), (Path, "open"),
           (storage, "save_file"), (files.tempfile, "mkdtemp"), (shutil, "copymode")]
 READS = [(Path, "read_text"), (Path, "read_bytes"), (Path, "open"), (storage, "safe_open")]
@@ -411,9 +412,8 @@ def fault(at: int, act: Callable[[], None], operations: list[tuple[Any, str]] = 
         yield done
 
 
-def pack(folder: Path) -> object:
-    keep: Any = small_model().tokenizer
-    return shards.write_shard(folder / "s", [[1, 2, 3], [4, 5]] * 50, vocabulary=280, save=keep.save)
+def pack(folder: Path) -> object:  # as `qkv data pack` does
+    return cli_data.pack_files(Common(quiet=True), (str(corpus_text()),), folder / "s", None, 280)
 
 
 @cache
@@ -435,7 +435,7 @@ def learn(folder: Path) -> object:
 
 
 ACTS: dict[str, tuple[Act, str]] = {
-    "save": (save, "m"), "encode": (pack, "s"), "train": (learn, "r"),
+    "save": (save, "m"), "pack": (pack, "s"), "train": (learn, "r"),
     "page": (lambda f: files.write_text_file(f / "x.html", "页" * 999), "x.html"),
     "convert": (lambda f: small_model().save(f / "m", family="llama"), "m")}
 
@@ -531,7 +531,7 @@ def breaks(name: str, old: bool, at: int, number: int | None) -> Judge:
 def come_out(name: str, folder: Path, old: bool) -> None:
     """What was cut off, done again: the bits of a run that nothing befell, and no stray."""
     act, place = ACTS[name]
-    with contextlib.suppress(QkvError) if name == "encode" and (folder / place).exists() else contextlib.nullcontext():
+    with contextlib.suppress(QkvError) if name == "pack" and (folder / place).exists() else contextlib.nullcontext():
         act(folder)  # a shard that is there is not written again
     assert content(folder / place) == rehearsal(name, old)[2], "other bits than an unbroken run"
     strays = [p.name for p in folder.rglob("*") if p.name.startswith(".") and p.name != ".gitignore"]

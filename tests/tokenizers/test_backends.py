@@ -400,3 +400,20 @@ def test_a_normalizer_that_makes_texts_huge_is_refused(tmp_path: Path) -> None:
 def test_a_chat_template_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"chat_template.jinja: not UTF-8 at byte 0"):
         backends.templates(write(tmp_path, chat_template__jinja=b"\xff"))
+
+
+def test_a_cut_vocabulary_and_an_id_without_end_are_told(tmp_path: Path) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
+    for rows, fits in ((len(tokens), True), (len(tokens) + 2, True), (2 * len(tokens), False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": rows}), encoding="utf-8")
+        if fits:
+            assert load(tmp_path) is not None
+        else:
+            with pytest.raises(QkvError, match=r"vocab\.txt: found 20 tokens, and config\.json says 40"):
+                load(tmp_path)
+    for name, text in {"vocab.json": '{"a": 1000000000}', "merges.txt": "#version: 0.2\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    with pytest.raises(QkvError, match=r"vocab\.json: token 'a' has 1000000000 as its id"):
+        load(tmp_path)

@@ -160,7 +160,8 @@ def list_assumed(config: dict[str, Any]) -> Message:
     reader = Config(config, "")
     with suppress(QkvError):
         family_of_config(config, "").spec(reader)
-    taken = [f"{key} = {value}" for key, value in reader.assumed.items() if isinstance(value, int | list)]
+    taken = [f"{key} = {'null' if value is None else value}" for key, value in reader.assumed.items()
+             if isinstance(value, int | list) or (value is None and key.startswith("num_"))]
     return Message("; its config lacks keys, taken were {taken}", taken=", ".join(taken)) if taken else Message()
 
 

@@ -114,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_process()
     common = Common(lang=choose_language(args, os.environ), debug="--debug" in args)
     try:
+        require_directory()
         with verbs.make_context("qkv", args, obj=common, color=False if os.environ.get("NO_COLOR") else None) as ctx:
             verbs.invoke(ctx)  # which ends in Exit where a verb was typed
             click.echo(ctx.get_help())
@@ -146,6 +147,15 @@ def _prepare_process() -> None:
     atexit.register(gc.freeze)  # or the end looks through torch's million objects for garbage, for 0.4 s
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS["shared" if _others_run() else "alone"])
+
+
+def require_directory() -> None:
+    """QkvError where the working directory was removed: torch's libraries would end the process without a word."""
+    try:
+        Path.cwd()
+    except OSError as e:
+        raise QkvError("the working directory is gone ({reason}); change to one that is there",
+                       reason=e.strerror) from e
 
 
 def _others_run() -> bool:

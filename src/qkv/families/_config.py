@@ -78,7 +78,10 @@ class Config:
         """A number of heads, which divide the width."""
         found = self.size(key)
         if width % found:
-            raise self.error(key, found, Message("a number that divides the width {width}", width=width))
+            wide = ", ".join(k for k in sorted(self.read) if k != key and self.values.get(k) == width)
+            said = Message(" ({wide})", wide=wide) if wide else Message()
+            expected = Message("a number that divides the width {width}{said}", width=width, said=said)
+            raise self.error(key, found, expected)
         return found
 
     def count(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:

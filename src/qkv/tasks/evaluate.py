@@ -89,7 +89,7 @@ def evaluate(
         if key not in known:
             raise QkvError("eval: unknown option {key!r} of {name}{hint} (known: {known})", key=key, name=name,
                            hint=nearest(key, known), known=", ".join(known) or Message("none"))
-    how["tell"] = tell or be_silent
+    how["tell"] = be_silent if tell is None else tell
     if bleu is not None:
         return evaluate_translation(model, *bleu, **how)
     return FILE_EVALUATIONS[name](model, Path(files[name]), **how)

@@ -13,12 +13,11 @@ from qkv.data.bad_rows import dry_run
 from qkv.data.text_files import explain_missing
 from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message
-from qkv.training.run_dir import SETTINGS, is_run, read_object
+from qkv.training.run_dir import SETTINGS, Event, Report, is_run, read_object
 
 if TYPE_CHECKING:
     from qkv.training.estimate import Estimate
     from qkv.training.run import ProbeSettings, Run
-    from qkv.training.run_dir import Event, Report
     from qkv.training.session import Trained
 
 FOLDER = Path(__file__).parent
@@ -85,7 +84,7 @@ def is_of_recipe(directory: Path) -> bool:
 @check_arguments
 def train(
     recipe: "str | Path | Run", *, overrides: Iterable[str] = (), out: "str | Path | None" = None,
-    device: str = "auto", report: "Report | None" = None, resume: bool = False,
+    device: str = "auto", report: Report | None = None, resume: bool = False,
     watch: "ProbeSettings | int | None" = None, quiet: bool = False,
 ) -> "Trained":
     """Train a recipe, a TOML file or a Run; with `out`, a model directory that also keeps the run in `out`/train.
@@ -131,11 +130,11 @@ def estimate(recipe: "str | Path | Run", *, overrides: Iterable[str] = (), devic
     return estimates.estimate(a.model.core, a.plan, a.run.training, rehearse=evaluation.make_rehearsal(a))
 
 
-def make_progress(every: float = 5.0) -> "Report":
+def make_progress(every: float = 5.0) -> Report:
     """A report for Python: notes, evaluations and, `every` so many seconds, the loss of a step, as lines on stderr."""
     last = time.monotonic()
 
-    def tell(event: "Event") -> None:
+    def tell(event: Event) -> None:
         nonlocal last
         if event["kind"] == "step" and (event["step"] == 1 or time.monotonic() - last >= every):
             last = time.monotonic()
