@@ -18,16 +18,13 @@ from qkv.serve.metrics import Metrics, label
 from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Bounds, Caller, Service, Written
 from qkv.serve.worker import Request, Writing, read_events
-from qkv.tasks import generate
-from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.generate import decode_options, parse_options
+from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.special_tokens import blank_ids, with_blank
 from qkv.tasks.types import start_ids
 
 MANY = 64  # texts that one request may have written at a time: prompts times n
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length"}  # ours, and OpenAI's
-# what makes options of what was given, which knows the model's tokens where there is such a thing
-parse_options = getattr(generate, "parse_options", lambda model, given: GenerateOptions.parse(
-    given, model.generation_config))
 KNOWN = {f.name for f in fields(GenerateOptions)}
 # Of a request: the option of `generate` that it is, and the values that change nothing.
 OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
