@@ -32,7 +32,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "specialize": 1885, "tasks": 1537, "model": 170, "hub": 194, "training": 5570, "explore": 2474, "labs": 3544,
     "cli": 2922, "__init__": 24, "__main__": 3,
     "arguments": 152,
-    "serve": 1671,
+    "serve": 1679,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
