@@ -321,6 +321,33 @@ def test_options_that_are_not_there_are_refused_by_name(client: Client, monkeypa
     assert client.post("/v1/completions", {**COLD, **off}).status == 200
 
 
+def test_options_of_generate_come_through(client: Client, lm: Model) -> None:
+    ids = lm.ids(" three")
+    how = {"logit_bias": {str(ids[0]): -100}, "presence_penalty": 1.5, "repetition_penalty": 1.3, "min_tokens": 4}
+    wanted = lm.generate("One, two,", max_new_tokens=12, logit_bias={ids[0]: -100.0}, presence_penalty=1.5,
+                         repetition_penalty=1.3, min_new_tokens=4)  # fmt: skip
+    found = client.post("/v1/completions", {**COLD, "prompt": "One, two,", **how}).json["choices"][0]["text"]
+    assert found == wanted.text
+    assert found != lm.generate("One, two,", max_new_tokens=12).text
+    for wrong in ({"x": 1}, {"5": "y"}, {"5": 101}, {"5": True, "-1": 3}, {str(10**6): 1}):
+        assert client.post("/v1/completions", {**COLD, "logit_bias": wrong}).status == 400, wrong
+
+
+def test_an_answer_follows_a_schema_or_is_refused(client: Client) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    asked = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    found = client.post("/v1/completions", {**COLD, "max_tokens": 30, "response_format": asked}).json["choices"][0]
+    assert json.loads(found["text"])["a"] in ("x", "y")
+    assert client.post("/v1/completions", {**COLD, "regex": "[0-9]{3}"}).json["choices"][0]["text"].isdigit()
+    never = {"type": "json_schema", "json_schema": {"schema": {"type": "integer", "minimum": 5, "maximum": 3}}}
+    bare = {"type": "json_schema"}
+    for wrong in ({"response_format": never}, {"response_format": bare}, {"regex": "(((("}, {"grammar": "zzz"}):
+        reply = client.post("/v1/completions", {**COLD, **wrong})
+        assert reply.status == 400, (wrong, reply.body)
+
+
 def test_whoever_leaves_frees_their_pages(client: Client) -> None:
     engine = client.service.models.loaded["demo-lm"].engine
     assert engine is not None

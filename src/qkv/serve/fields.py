@@ -71,7 +71,7 @@ def read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise RequestError("{key!r} is said twice", code="invalid_json", key=shorten(twice))
+        raise RequestError("{key!r} is said twice", code="invalid_json", key=clip_text(twice))
     return found
 
 
@@ -101,8 +101,8 @@ def read_fields(body: Mapping[str, Any], table: Mapping[str, Check]) -> dict[str
     found: dict[str, Any] = {}
     for key, value in body.items():
         if key not in table:
-            raise RequestError("{key}: there is no such field{hint}", code="unknown_field", param=shorten(key),
-                               key=shorten(key), hint=nearest(key[:SHOWN], table))
+            raise RequestError("{key}: there is no such field{hint}", code="unknown_field", param=clip_text(key),
+                               key=clip_text(key), hint=nearest(key[:SHOWN], table))
         if value is not None:
             found[key] = check_field(key, value, table[key])
     return found
@@ -130,10 +130,10 @@ def show_value(value: Any) -> str:
         return name_kind(value)
     if isinstance(value, int) and abs(value) > 1 << 63:
         return f"{value:.3g}" if abs(value) < 1e300 else name_kind(value)  # type: ignore[operator]
-    return shorten(json.dumps(value, ensure_ascii=False))
+    return clip_text(json.dumps(value, ensure_ascii=False))
 
 
-def shorten(text: str) -> str:
+def clip_text(text: str) -> str:
     """The beginning of a text."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

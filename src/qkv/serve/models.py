@@ -15,7 +15,7 @@ from qkv.generation.engine import Engine
 from qkv.generation.scheduler import Limits
 from qkv.messages import Message
 from qkv.model import Model
-from qkv.serve.fields import RequestError, shorten
+from qkv.serve.fields import RequestError, clip_text
 from qkv.serve.worker import Worker
 
 SHORTEST = 16  # tokens that an engine's pages hold at least
@@ -75,8 +75,8 @@ class Models:
         name = self.first if name is None else name
         if name not in self.sources:
             raise RequestError("model: there is no {name!r} here{hint} (there are: {known})", status=404,
-                               code="model_not_found", param="model", name=shorten(name),
-                               hint=nearest(shorten(name), self.sources), known=", ".join(self.sources))
+                               code="model_not_found", param="model", name=clip_text(name),
+                               hint=nearest(clip_text(name), self.sources), known=", ".join(self.sources))
         return name
 
     @asynccontextmanager

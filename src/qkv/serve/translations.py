@@ -104,7 +104,7 @@ async def write_translation(
 ) -> Result:
     """The best translations of a text, by beams in the engine."""
     clock = Clock(service.metrics)
-    (writing,) = await one.worker.submit([Request(ids, options, search=search)])
+    (writing,) = await one.worker.submit([Request(ids, options, search=search, whole=True)])
     try:
         with bound_time(service, [writing]) as ended:
             async with aclosing(read_events([writing])) as events:

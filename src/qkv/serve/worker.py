@@ -28,19 +28,20 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Request:
-    """What `Engine.submit` takes."""
+    """What `Engine.submit` takes; of one that is wanted `whole` the loop hears at its end alone."""
 
     ids: Sequence[int]
     options: DecodeOptions
     sampling: Sampling = Sampling()  # noqa: RUF009  frozen
     search: Search | None = None
+    whole: bool = False
 
 
 class Writing:
     """A request in the engine, as the loop sees it."""
 
-    def __init__(self, handle: Handle, worker: "Worker") -> None:
-        self.handle, self.worker = handle, worker
+    def __init__(self, handle: Handle, worker: "Worker", *, whole: bool) -> None:
+        self.handle, self.worker, self.whole = handle, worker, whole
         self.arrived: list[Event] = []
         self.changed = asyncio.Event()
         self.done = False
@@ -134,7 +135,7 @@ class Worker:
         try:
             for one in requests:
                 handle = self.engine.submit(one.ids, one.options, sampling=one.sampling, search=one.search)
-                self.live[handle] = Writing(handle, self)
+                self.live[handle] = Writing(handle, self, whole=one.whole)
                 found.append(self.live[handle])
         except QkvError:
             for writing in found:
@@ -168,7 +169,7 @@ class Worker:
         """Tell the loop what the last step wrote, all of it at once."""
         news: list[tuple[Writing, list[Event], bool]] = []
         for handle, writing in list(self.live.items()):
-            if handle.events or handle.done:
+            if handle.done or (handle.events and not writing.whole):
                 done, events = handle.done, list(handle.events)
                 handle.events.clear()
                 news.append((writing, events, done))

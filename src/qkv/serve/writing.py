@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.generation.sequence import DecodeOptions, Event
+from qkv.generation.sequence import DecodeOptions, Event, Timing
 from qkv.messages import Message
 from qkv.serve import bodies
 from qkv.serve.fields import RequestError, read_fields, require
@@ -18,17 +18,13 @@ from qkv.serve.metrics import Metrics, label
 from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Bounds, Caller, Service, Written
 from qkv.serve.worker import Request, Writing, read_events
-from qkv.tasks import generate
-from qkv.tasks.generate import decode_options
+from qkv.tasks.generate import decode_options, parse_options
 from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.special_tokens import blank_ids, with_blank
 from qkv.tasks.types import start_ids
 
 MANY = 64  # texts that one request may have written at a time: prompts times n
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length"}  # ours, and OpenAI's
-# what makes options of what was given, which knows the model's tokens where there is such a thing
-parse_options = getattr(generate, "parse_options", lambda model, given: GenerateOptions.parse(
-    given, model.generation_config))
 KNOWN = {f.name for f in fields(GenerateOptions)}
 # Of a request: the option of `generate` that it is, and the values that change nothing.
 OPTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -50,10 +46,11 @@ class Asked:
     options: GenerateOptions
     decode: DecodeOptions
     logprobs: bool
+    whole: bool
 
     def list_choices(self) -> list[Request]:
         """The answers in the order of their numbers: each prompt n times, with seeds that follow one another."""
-        return [Request(ids, self.decode, replace(self.options, seed=self.options.seed + i))
+        return [Request(ids, self.decode, replace(self.options, seed=self.options.seed + i), whole=self.whole)
                 for ids in self.prompts for i in range(self.n)]
 
 
@@ -74,7 +71,8 @@ def read_asked(one: Loaded, found: Mapping[str, Any], prompts: list[list[int]], 
     limits = [limit_tokens(one, ids, found.get("max_tokens"), bounds) for ids in prompts]
     given = read_options(found, model.generation_config) | {"max_new_tokens": min(limits)}
     options = parse_options(model, given)
-    return Asked(prompts, n, options, decode_options(model, options), bool(found.get("logprobs", False)))
+    return Asked(prompts, n, options, decode_options(model, options), bool(found.get("logprobs", False)),
+                 not found.get("stream", False))
 
 
 def read_options(found: Mapping[str, Any], generation_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,10 +145,15 @@ class Clock:
         self.metrics, self.came, self.first, self.last = metrics, time.perf_counter(), 0.0, 0.0
         self.tokens = 0
 
-    def count_tokens(self, count: int) -> None:
-        """So many tokens have come."""
+    def count_tokens(self, count: int, timing: Timing | None = None) -> None:
+        """So many tokens have come; of all those of an answer the engine's `timing` says when each did."""
         now = time.perf_counter()
-        if not self.first:
+        if timing is not None:
+            self.first = self.first or self.came + timing.prefill
+            self.metrics.observe("time_to_first_token_seconds", timing.prefill)
+            gap = timing.decode / max(1, timing.decoded)
+            self.metrics.observe("inter_token_latency_seconds", gap, timing.decoded)
+        elif not self.first:
             self.first = now
             self.metrics.observe("time_to_first_token_seconds", now - self.came)
         else:
@@ -186,7 +189,7 @@ async def write_choices(
         with bound_time(service, writings) as ended:
             async with aclosing(read_events(writings)) as events:
                 async for n, new in events:
-                    clock.count_tokens(len(new))
+                    clock.count_tokens(len(new), writings[n].handle.sequence.timing if asked.whole else None)
                     yield n, new
         if ended:
             raise ended[0]
