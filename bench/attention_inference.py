@@ -4,7 +4,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from common import in_turn, limits, middle, options, write
+from harness import in_turn, limits, middle, options, write
 
 # rows, heads, key/value heads, queries, keys: decoding, beams, sentences of an encoder, prompts
 CASES = (

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from common import in_turn, limits, middle, options, write
+from harness import in_turn, limits, middle, options, write
 
 HEADS, DIM, TOKENS = 4, 32, 4096  # the multi30k recipe's: width 128, about 4096 tokens in a batch
 

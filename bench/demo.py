@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import options, summary, write
+from harness import options, summary, write
 
 CLAIM = "The demo keeps its promises."
 KEYS = ("exact_match", "bleu", "longer_exact_match", "longer_bleu", "flip_rate", "train_seconds", "total_seconds",

@@ -14,7 +14,7 @@ import time
 import types
 from typing import Any
 
-from common import options, write
+from harness import options, write
 
 CLAIM = "`qkv train --dry-run` tells memory within 15 % and time within 25 % of the run, on six recipes."
 RECIPES = "shakespeare demo_lm sst2 demo tatoeba_zh_en multi30k"

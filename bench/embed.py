@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, middle, options, summary, write
+from harness import in_turn, middle, options, summary, write
 
 READ = """
 import json, os, sys, time, torch

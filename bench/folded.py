@@ -9,7 +9,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 CONFIG = {"model_type": "gpt2", "vocab_size": 50_257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
 TINY = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64}

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from typing import Any
 
-from common import options, summary, write
+from harness import options, summary, write
 
 CONFIG = {"model_type": "gpt2", "vocab_size": 50_304, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
           "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}  # fmt: skip

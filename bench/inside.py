@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, limits, middle, options, summary, write
+from harness import in_turn, limits, middle, options, summary, write
 
 LENGTHS = (512, 1024)
 LEAN, FULL = ("qkv", "transformers eager", "transformer_lens"), " with logits"

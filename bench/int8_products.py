@@ -9,7 +9,7 @@ oneDNN on bytes that are there: the limit. "int8" makes the bytes of each row fr
 
 from typing import Any
 
-from common import in_turn, limits, middle, options, summary, write
+from harness import in_turn, limits, middle, options, summary, write
 
 LAYERS, VOCABULARY = 6, 37000
 LAYER = ((512, (512, 512, 512)), (512, (512,)), (512, (512,)), (512, (512,)), (512, (2048,)), (2048, (512,)))

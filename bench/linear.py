@@ -6,7 +6,7 @@ The error is the largest difference from the product in fp64, so that it can be 
 
 from typing import Any
 
-from common import in_turn, limits, middle, options, summary, write
+from harness import in_turn, limits, middle, options, summary, write
 
 SHAPES = ((768, 768), (768, 3072), (3072, 768), (768, 50257))
 WEIGHTS = 1 << 26  # numbers, 256 MB: more than the caches hold

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import judged, options, write
+from harness import judged, options, write
 from variants import configure
 
 GOAL = 41.02

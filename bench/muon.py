@@ -6,7 +6,7 @@ the run: bf16 as PyTorch's does, and fp32. `ONEDNN_MAX_CPU_ISA=AVX2 python bench
 
 from collections.abc import Callable
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 SHAPES = {
     "width 176": ((176, 176), 36, (352, 176), 6, (176, 352), 6),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, limits, options, summary, write
+from harness import in_turn, limits, options, summary, write
 
 LETTERS = "".join(chr(33 + i) for i in range(65))
 VOCABULARY = 80  # 65 letters and our special tokens; nanoGPT gets as many rows

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import options, summary, write
+from harness import options, summary, write
 
 KINDS = {"300000": "300000", "1000": "1000", "5000": "5000"}
 BUSY = "x = 0\nwhile True: x += 1"

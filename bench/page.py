@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 WEB = Path(__file__).parents[1] / "web"
 TEXT = "书和茶都在桌上，我看完了它。"

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import in_turn, middle, options, summary, write
+from harness import in_turn, middle, options, summary, write
 
 WAYS = {"one process": ("training.accumulate=2",), "two processes": ("--processes", "2")}
 

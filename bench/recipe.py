@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, judged, options, write
+from harness import RESULTS, judged, options, write
 from variants import configure
 
 CLAIM = "A recipe trained in its time reaches its quality."

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import options, write
+from harness import options, write
 
 EACH = {
     "LSTM": ("model.family=lstm", "model.width=256", "model.layers=2", "training.lr=1e-3"),

@@ -7,7 +7,7 @@ all), how much longer texts become, and how many more pieces the vocabulary hold
 import time
 from functools import partial
 
-from common import in_turn, middle, options, summary, write
+from harness import in_turn, middle, options, summary, write
 from variants import configure
 
 STEPS = 12  # of each run in a round

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 LIMITS = {"help": 150.0, "import": 100.0}  # milliseconds
 

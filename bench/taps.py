@@ -2,7 +2,7 @@
 
 import time
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 WANTED = 150.0  # nanoseconds
 INNER = 1000

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, judged, options, write
+from harness import RESULTS, judged, options, write
 from variants import configure
 
 CLAIM = "A student of its teachers' translations passes Multi30k's published 41.02; each teacher stays below it."

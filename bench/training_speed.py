@@ -8,9 +8,11 @@ Trainer trains its Marian of this shape on the same batches, where transformers 
 
 import math
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from common import in_turn, limits, middle, options, peer, quiet, summary, write
+from harness import Maker, compete, limits, need, options, quiet, summary, timed, write
 
 WIDTH, LAYERS, HEADS, FFN, VOCABULARY, DROP, TOKENS, SMOOTHING = 128, 4, 4, 256, 9700, 0.3, 4096, 0.1
 PAD, EOS, FIRST = 0, 1, 3
@@ -22,53 +24,51 @@ CONFIG = {
 
 
 def main() -> None:
+    """All in turn; target tokens a second, and the loss as a witness that they learn."""
     given = options(
         __doc__ or "",
         steps=(24, "steps in a round"),
         compile=(False, "nn.Transformer compiled too, in bf16 (needs a C++ compiler, and minutes)"),
     )
-    import torch
-
-    torch.set_num_threads(given.threads)
-    batches = made(1 if given.smoke else given.steps, 128 if given.smoke else TOKENS)
-    tokens = sum(b.tokens for b in batches)
-    runs: dict[str, Any] = {}
-    skipped: dict[str, str] = {}
-    transformers = peer("transformers", skipped)
+    makers: dict[str, Maker] = {}
     for name, low in (("fp32", False), ("bf16", True)):
-        runs[f"qkv {name}"] = ours(batches, low)
-        runs[f"nn.Transformer {name}"] = theirs(batches, low)
-        runs[f"nn.Transformer {name} as it comes"] = theirs(batches, low, everywhere=True)
-        if transformers and peer("accelerate", skipped):
-            runs[f"transformers Trainer {name}"] = trainer(transformers, batches, low)
-        if given.compile and low:  # the claim is about bf16, and each compilation takes minutes
-            runs[f"nn.Transformer {name} compiled"] = theirs(batches, low, compiled=True)
-        else:
-            skipped[f"nn.Transformer {name} compiled"] = "not measured: give --compile" if low else "bf16 is the claim"
-    found = in_turn(runs, given.rounds)
-    rates = {name: summary([tokens / t for t, _ in rounds], 1) for name, rounds in found.items()}
+        makers |= {f"qkv {name}": alone(ours, low=low), f"nn.Transformer {name}": alone(theirs, low=low),
+                   f"nn.Transformer {name} as it comes": alone(theirs, low=low, everywhere=True),
+                   f"transformers Trainer {name}": alone(trainer, low=low)}  # fmt: skip
+    if given.compile:  # the claim is about bf16, and each compilation takes minutes
+        makers["nn.Transformer bf16 compiled"] = alone(theirs, low=True, compiled=True)
+    found, skipped = compete(given, makers)
+    batches = draw_batches(given)
+    tokens = sum(b.tokens for b in batches)
+    rates = {name: summary([tokens / r["seconds"] for r in rounds], 1) for name, rounds in found.items()}
     most, flops = limits(given.smoke), work(batches) / tokens
-    write(
-        "training_speed",
-        __doc__ or "",
-        given,
-        target_tokens_per_second=rates,
-        skipped=skipped,
-        limit=most,
-        ratio={
-            f"{mine} over {name}": round(rates[mine]["median"] / r["median"], 3)
-            for mine in ("qkv fp32", "qkv bf16")
-            for name, r in rates.items()
-            if not name.startswith("qkv") and mine[4:] in name
-        },
-        loss_per_token={
-            name: {"first round": round(rounds[0][1], 4), "last round": round(rounds[-1][1], 4)}
-            for name, rounds in found.items()
-        },
-        limit_target_tokens_per_second={k: round(most[f"{k}_flops"] / flops, 1) for k in ("fp32", "bf16")},
-        batches=[list(b.target.shape) for b in batches],
-        seconds={n: round(middle([t for t, _ in r]), 4) for n, r in found.items()},
-    )
+    ratio = {f"{mine} over {name}": round(rates[mine]["median"] / r["median"], 3)
+             for mine in ("qkv fp32", "qkv bf16") if mine in rates
+             for name, r in rates.items() if not name.startswith("qkv") and mine[4:] in name}  # fmt: skip
+    loss = {name: {"first round": round(rounds[0]["loss"], 4), "last round": round(rounds[-1]["loss"], 4)}
+            for name, rounds in found.items()}  # fmt: skip
+    write("training_speed", __doc__ or "", given, target_tokens_per_second=rates, skipped=skipped, limit=most,
+          ratio=ratio, loss_per_token=loss, batches=[list(b.target.shape) for b in batches],
+          limit_target_tokens_per_second={k: round(most[f"{k}_flops"] / flops, 1) for k in ("fp32", "bf16")},
+          )  # fmt: skip
+
+
+def alone(build: Callable[..., Any], **how: Any) -> Maker:
+    """A competitor of a process of its own, which draws the batches there."""
+
+    def prepare(given: Any, folder: Path) -> Callable[[], dict[str, Any]]:
+        import torch
+
+        torch.set_num_threads(given.threads)
+        run = build(draw_batches(given), **how)
+        return lambda: dict(zip(("seconds", "loss"), timed(run), strict=True))
+
+    return prepare
+
+
+def draw_batches(given: Any) -> list[Any]:
+    """The batches of a round, the same for everybody."""
+    return made(1 if given.smoke else given.steps, 128 if given.smoke else TOKENS)
 
 
 def made(steps: int, tokens: int) -> list[Any]:
@@ -188,10 +188,11 @@ def theirs(batches: list[Any], low: bool, *, compiled: bool = False, everywhere:
     return run
 
 
-def trainer(transformers: Any, batches: list[Any], low: bool) -> Any:
+def trainer(batches: list[Any], low: bool) -> Any:
     """transformers' Trainer over its own Marian and the same batches: its loss, its loop, fused AdamW."""
     import tempfile
 
+    transformers = need("transformers", "accelerate", install="transformers accelerate")
     import torch
 
     quiet(transformers)

@@ -7,58 +7,63 @@ sentences leave the batch as they do in use. What is said is noise. A second run
 the same number of tokens, whoever writes them.
 """
 
+import json
 import random
-import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from common import in_turn, limits, middle, options, peer, quiet, summary, write
+from harness import compete, limits, middle, need, options, quiet, summary, timed, write
 
 EOS, BEAMS, LONGEST, FORCED = 0, 4, 128, 32
+WAYS = {"with_end": False, "forced_length": True}
 
 
 def main() -> None:
-    given = options(
-        __doc__ or "",
-        sentences=(128, "source sentences"),
-        batch=(32, "sentences in a batch"),
-        seed=(0, "of weights and sentences"),
-        no_transformers=(False, "leave the slow one out"),
-    )
-    import torch
+    """All in turn; target tokens a second with ends and at a forced length."""
+    given = options(__doc__ or "", sentences=(128, "source sentences"), batch=(32, "sentences in a batch"),
+                    seed=(0, "of weights and sentences"))  # fmt: skip
+    makers = {"qkv bf16": partial(ours, kind="bf16"), "qkv fp32": partial(ours, kind="fp32"),
+              "CTranslate2 int8": partial(ctranslate, kind="int8"),
+              "CTranslate2 fp32": partial(ctranslate, kind="float32"), "transformers bf16": theirs}  # fmt: skip
+    found, skipped = compete(given, makers, prepare=write_model)
+    from qkv.checkpoints import model_dir
 
-    torch.set_num_threads(given.threads)
-    skipped: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        model = counting(shape(given.smoke), given.seed)
-        model.save(Path(folder) / "hf", family="marian")
-        sources = sentences(8 if given.smoke else given.sentences, model.spec.vocabulary - 1, given.seed)
-        size = 4 if given.smoke else given.batch
-        batches = [sources[i : i + size] for i in range(0, len(sources), size)]
-        runs = ours(model, batches) | ctranslate(folder, batches, given, skipped)
-        if not given.no_transformers:
-            runs |= theirs(folder, batches, skipped)
-        content = {}
-        for name, forced in (("with_end", False), ("forced_length", True)):
-            found = in_turn({k: lambda run=run, forced=forced: run(forced) for k, run in runs.items()}, given.rounds)
-            content[name] = told(found)
-    most = limits(given.smoke)
-    flops = work(model.spec)
+    content = {ends: told({name: [r[ends] for r in rounds] for name, rounds in found.items()}) for ends in WAYS}
+    most, spec = limits(given.smoke), model_dir.spec_from_config(shape(given.smoke), "bench")
+    flops, sources = work(spec), [row for batch in draw_batches(given) for row in batch]
     best = {k: round(most[f"{k}_flops"] / flops, 1) for k in ("fp32", "bf16")}
-    write(
-        "translation_base",
-        __doc__ or "",
-        given,
-        about=" ".join((__doc__ or "").split("\n\n")[1].split()),
-        **content,
-        ratio={name: ratios(part) for name, part in content.items()},
-        skipped=skipped,
-        limit=most,
-        limit_target_tokens_per_second={**best, "how": f"{flops / 1e6:.0f} MFLOP a target token at {BEAMS} beams"},
-        sources={"sentences": len(sources), "tokens": sum(map(len, sources)), "batch": size},
-        parameters=sum(p.numel() for p in model.core.parameters()),
-    )
+    write("translation_base", __doc__ or "", given, about=" ".join((__doc__ or "").split("\n\n")[1].split()), **content,
+          ratio={name: ratios(part) for name, part in content.items()}, skipped=skipped, limit=most,
+          limit_target_tokens_per_second={**best, "how": f"{flops / 1e6:.0f} MFLOP a target token at {BEAMS} beams"},
+          sources={"sentences": len(sources), "tokens": sum(map(len, sources)), "batch": given.batch})  # fmt: skip
+
+
+def write_model(given: Any, folder: Path) -> None:
+    """The model as a directory of Hugging Face, and the sources."""
+    model = counting(shape(given.smoke), given.seed)
+    model.save(folder / "hf", family="marian")
+    (folder / "batches.json").write_text(json.dumps(draw_batches(given)), encoding="utf-8")
+
+
+def read_batches(folder: Path) -> list[list[list[int]]]:
+    """The sources in a competitor's process, which loads no library but its own."""
+    return json.loads((folder / "batches.json").read_text(encoding="utf-8"))
+
+
+def draw_batches(given: Any) -> list[list[list[int]]]:
+    """The sources, the same for everybody."""
+    sources = sentences(8 if given.smoke else given.sentences, shape(given.smoke)["vocab_size"] - 1, given.seed)
+    size = 4 if given.smoke else given.batch
+    return [sources[i : i + size] for i in range(0, len(sources), size)]
+
+
+def both_ways(run: Callable[[bool], list[list[int]]]) -> Callable[[], dict[str, Any]]:
+    """One turn: translations with ends, then at a forced length, with their seconds."""
+    return lambda: {ends: dict(zip(("seconds", "said"), timed(lambda f=forced: run(f)), strict=True))
+                    for ends, forced in WAYS.items()}  # fmt: skip
 
 
 def shape(smoke: bool) -> dict[str, Any]:
@@ -163,132 +168,102 @@ def sentences(count: int, vocabulary: int, seed: int) -> list[list[int]]:
     return [[draw.randrange(1, vocabulary) for _ in range(n)] for n in lengths]
 
 
-def ours(model: Any, batches: list[Any]) -> dict[str, Any]:
-    """Our beam search in bf16 and in fp32: forced -> the best hypothesis of each sentence."""
-    import copy
-
+def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
+    """Our beam search."""
     import torch
 
-    from qkv.adapt.onednn_linear import pack_weights
+    import qkv
     from qkv.generation.beam import Search, beam
     from qkv.generation.sequence import DecodeOptions
 
-    pad = model.special.pad
-    low = copy.deepcopy(model.core).to(torch.bfloat16)
-    low.tie()
-    for core in (low, model.core):
-        pack_weights(core)  # as `load` does
-    search = Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
+    torch.set_num_threads(given.threads)
+    model, batches = qkv.load(folder / "hf", device="cpu", dtype=kind), read_batches(folder)
+    pad, search = model.special.pad, Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
 
-    def run(core: Any, forced: bool) -> list[list[int]]:
+    def run(forced: bool) -> list[list[int]]:
         forbid = (pad, EOS) if forced else (pad,)
         options = DecodeOptions(FORCED if forced else LONGEST, eos=(EOS,), start=(pad,), forbid=forbid)
-        found = [beam(core, b, search=search, options=options) for b in batches]
+        found = [beam(model.core, b, search=search, options=options) for b in batches]
         return [[t for t in best[0].tokens if t != EOS] for part in found for best in part]
 
-    return {"qkv bf16": lambda forced: run(low, forced), "qkv fp32": lambda forced: run(model.core, forced)}
+    return both_ways(run)
 
 
-def ctranslate(folder: str, batches: list[Any], given: Any, skipped: dict[str, str]) -> dict[str, Any]:
-    """CTranslate2 in int8 on the same weights, through its own converter."""
-    library = peer("ctranslate2", skipped)
-    transformers = peer("transformers", skipped) if library else None
-    if not transformers:
-        return {}
+def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
+    """CTranslate2 on the same weights, through its own converter."""
+    library, transformers = need("ctranslate2"), need("transformers")
     from ctranslate2.converters import TransformersConverter
 
     class Converter(TransformersConverter):
         """Words are just their numbers."""
 
         def load_tokenizer(self, *args: Any, **kwargs: Any) -> Any:
-            size = transformers.AutoConfig.from_pretrained(folder + "/hf").vocab_size
+            size = transformers.AutoConfig.from_pretrained(folder / "hf").vocab_size
             names = {f"w{i}": i for i in range(size)} | {"<pad>": size - 1}
             del names[f"w{size - 1}"]
-            return SimpleNamespace(
-                get_vocab=lambda: names,
-                eos_token=f"w{EOS}",
-                unk_token="w1",
-                bos_token=None,
-                convert_ids_to_tokens=lambda i: f"w{i}",
-            )
+            return SimpleNamespace(get_vocab=lambda: names, eos_token=f"w{EOS}", unk_token="w1", bos_token=None,
+                                   convert_ids_to_tokens=lambda i: f"w{i}")  # fmt: skip
 
-    made = {}
-    for name, kind in (("CTranslate2 int8", "int8"), ("CTranslate2 fp32", "float32")):
-        quiet(transformers)
-        path = Converter(folder + "/hf").convert(f"{folder}/{kind}", quantization=kind)
-        made[name] = library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+    quiet(transformers)
+    path = Converter(str(folder / "hf")).convert(str(folder / kind), quantization=kind)
+    translator = library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+    batches = [[[f"w{i}" for i in row] for row in batch] for batch in read_batches(folder)]
 
-    def run(translator: Any, forced: bool) -> list[list[int]]:
-        bound = (
-            {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
-            if forced
-            else {"max_decoding_length": LONGEST}
-        )
-        found = []
-        for batch in batches:
-            words = [[f"w{i}" for i in row] for row in batch]
+    def run(forced: bool) -> list[list[int]]:
+        bound = {"min_decoding_length": FORCED, "max_decoding_length": FORCED} if forced else {
+            "max_decoding_length": LONGEST}  # fmt: skip
+        found: list[list[int]] = []
+        for words in batches:
             results = translator.translate_batch(words, beam_size=BEAMS, length_penalty=1.0, **bound)
             found += [[int(w[1:]) for w in r.hypotheses[0] if w != f"w{EOS}"] for r in results]
         return found
 
-    return {name: lambda forced, t=t: run(t, forced) for name, t in made.items()}
+    return both_ways(run)
 
 
-def theirs(folder: str, batches: list[Any], skipped: dict[str, str]) -> dict[str, Any]:
+def theirs(given: Any, folder: Path) -> Callable[[], dict[str, Any]]:
     """transformers' own beam search in bf16."""
-    transformers = peer("transformers", skipped)
-    if not transformers:
-        return {}
+    transformers = need("transformers")
     import torch
 
+    torch.set_num_threads(given.threads)
     quiet(transformers)
-    model = transformers.MarianMTModel.from_pretrained(folder + "/hf", dtype=torch.bfloat16).eval()
-    pad = model.config.pad_token_id
+    model = transformers.MarianMTModel.from_pretrained(folder / "hf", dtype=torch.bfloat16).eval()
+    pad, batches = model.config.pad_token_id, read_batches(folder)
 
     def run(forced: bool) -> list[list[int]]:
         bound = {"min_new_tokens": FORCED, "max_new_tokens": FORCED} if forced else {"max_new_tokens": LONGEST}
-        found = []
+        how = {"num_beams": BEAMS, "early_stopping": True, "length_penalty": 1.0, "do_sample": False}
+        found: list[list[int]] = []
         for batch in batches:
             ids = torch.tensor([row + [pad] * (len(batch[0]) - len(row)) for row in batch])
-            out = model.generate(
-                ids,
-                attention_mask=(ids != pad).long(),
-                num_beams=BEAMS,
-                early_stopping=True,
-                length_penalty=1.0,
-                do_sample=False,
-                bad_words_ids=[[pad]],
-                **bound,
-            )
+            out = model.generate(ids, attention_mask=(ids != pad).long(), bad_words_ids=[[pad]], **how, **bound)
             found += [[t for t in row if t not in (EOS, pad)] for row in out.tolist()]
         return found
 
-    return {"transformers bf16": run}
+    return both_ways(run)
 
 
-def told(found: dict[str, list[tuple[float, Any]]]) -> dict[str, Any]:
+def told(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Seconds, target tokens (the end not counted) and their rate, and how alike the translations are to our fp32's."""
-    exact = found["qkv fp32"][-1][1]
-    content = {}
+    content: dict[str, Any] = {}
     for name, rounds in found.items():
-        said = rounds[-1][1]
-        tokens = sum(map(len, said))
-        seconds = [t for t, _ in rounds]
-        apart = [abs(len(a) - len(b)) for a, b in zip(said, exact, strict=True)]
-        content[name] = {
-            "target_tokens_per_second": round(tokens / middle(seconds), 1),
-            "target_tokens": tokens,
-            "seconds": summary(seconds, 4),
-            "same_as_qkv_fp32": round(sum(a == b for a, b in zip(said, exact, strict=True)) / len(exact), 3),
-            "mean_difference_in_length": round(sum(apart) / len(exact), 2),
-            "at_the_limit": sum(len(a) >= LONGEST for a in said),
-        }
+        said, seconds = rounds[-1]["said"], [r["seconds"] for r in rounds]
+        content[name] = {"target_tokens_per_second": round(sum(map(len, said)) / middle(seconds), 1),
+                         "target_tokens": sum(map(len, said)), "seconds": summary(seconds, 4),
+                         "at_the_limit": sum(len(a) >= LONGEST for a in said)}  # fmt: skip
+        if "qkv fp32" in found:
+            exact = found["qkv fp32"][-1]["said"]
+            apart = [abs(len(a) - len(b)) for a, b in zip(said, exact, strict=True)]
+            same = sum(a == b for a, b in zip(said, exact, strict=True))
+            content[name] |= {"same_as_qkv_fp32": round(same / len(exact), 3),
+                              "mean_difference_in_length": round(sum(apart) / len(exact), 2)}  # fmt: skip
     return content
 
 
 def ratios(part: dict[str, Any]) -> dict[str, float]:
     """Our bf16 rate over each other's."""
-    mine = part["qkv bf16"]["target_tokens_per_second"]
+    mine = part.get("qkv bf16", {}).get("target_tokens_per_second", 0)
     return {
         f"over {name}": round(mine / p["target_tokens_per_second"], 3) for name, p in part.items() if name != "qkv bf16"
     }

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from common import in_turn, middle, options, summary, write
+from harness import in_turn, middle, options, summary, write
 from translation_base import BEAMS, counting, sentences, shape
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import options, write
+from harness import options, write
 
 WEB = Path(__file__).parents[1] / "web"
 BLOCK = 10  # steps of one run before it is the next one's turn

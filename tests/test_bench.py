@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
-SCRIPTS = sorted(p.stem for p in BENCH.glob("*.py") if p.stem not in ("common", "variants"))
+SCRIPTS = sorted(p.stem for p in BENCH.glob("*.py") if p.stem not in ("harness", "engines", "variants"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -15,7 +15,7 @@ PACKAGE = size.PACKAGE
 FLOOR = {package: floor for floor, packages in size.FLOORS.items() for package in packages}
 # The command line is the door: its verbs run recipes and labs. errors is for everybody.
 SIDEWAYS = {("cli", "labs")} | {(name, "errors") for name in ("spec", "paths", "options", "files", "json_files")}
-SIDEWAYS |= {(name, "messages") for name in ("errors", "files", "options", "paths", "spec", "arguments")}
+SIDEWAYS |= {(name, "messages") for name in ("errors", "files", "options", "paths", "spec", "arguments", "json_files")}
 SIDEWAYS |= {("arguments", "errors"), ("arguments", "options"), ("spec", "arguments")}
 # hub makes a Model, a Model delegates to tasks, and tasks know of it only what their Protocol says.
 SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}

@@ -19,10 +19,11 @@ from qkv.cli.common import Common, InputFile
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.zh-CN.md")
 USAGE = ("docs/usage.md", "docs/usage.zh-CN.md")
+DECODING = ("docs/decoding.md", "docs/decoding.zh-CN.md")
 ENGINE = ("docs/engine.md", "docs/engine.zh-CN.md")
 SERVE = ("docs/serve.md", "docs/serve.zh-CN.md")
-MIRRORS = (READMES, USAGE, ENGINE, SERVE, ("docs/benchmarks.md", "docs/benchmarks.zh-CN.md"))
-PAGES = (*READMES, *USAGE, "docs/questions.md")
+MIRRORS = (READMES, USAGE, DECODING, ENGINE, SERVE, ("docs/benchmarks.md", "docs/benchmarks.zh-CN.md"))
+PAGES = (*READMES, *USAGE, *DECODING, "docs/questions.md")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 RUN = {
     "translate", "generate", "embed", "classify", "fill", "score", "look", "show", "info", "check", "convert", "doctor",
@@ -73,7 +74,8 @@ def parsed(args: list[str]) -> dict[str, Any]:
 
 
 COMMANDS = {" ".join(line): line for r in PAGES for line in [*lines(r), *spans(r)] if line[0] == "qkv"}
-PYTHON = {f"{r}-{i}": block for r in (*READMES, *USAGE, *ENGINE) for i, block in enumerate(blocks(r, "python"))}
+PYTHON = {f"{r}-{i}": block for r in (*READMES, *USAGE, *DECODING, *ENGINE)
+          for i, block in enumerate(blocks(r, "python"))}
 BUNDLED = ("demo", "demo-lm", "demo-bert", "demo-moe")
 missing = {name for name in BUNDLED if not (paths.bundled_dir() / name).is_dir()}
 commands = pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS.keys())

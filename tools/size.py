@@ -25,14 +25,14 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 39, "core": 992,
-    "gguf_file": 235, "families": 2358, "checkpoints": 1597, "tokenizers": 1289, "data": 2353,
-    "adapt": 753, "sampling": 102,
-    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1379, "lens": 2225,
-    "specialize": 1885, "tasks": 1242, "model": 170, "hub": 189, "training": 5568, "explore": 2469, "labs": 3544,
-    "cli": 2810, "__init__": 24, "__main__": 3,
-    "arguments": 151,
-    "serve": 1630,
+    "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 992,
+    "gguf_file": 235, "families": 2358, "checkpoints": 1603, "tokenizers": 1299, "data": 2356,
+    "adapt": 808, "sampling": 161,
+    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1992, "lens": 2225,
+    "specialize": 1885, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2472, "labs": 3544,
+    "cli": 2922, "__init__": 24, "__main__": 3,
+    "arguments": 152,
+    "serve": 1632,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}

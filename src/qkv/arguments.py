@@ -198,7 +198,8 @@ class Names(dict[str, Any]):
 
 def is_whole(value: Any) -> bool:
     """Whether it is a whole number of at most 63 bits."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and -(1 << 63) <= int(value) < 1 << 63
+    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    return whole and -(1 << 63) <= int(value) < 1 << 63
 
 
 def is_number(value: Any) -> bool:

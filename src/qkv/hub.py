@@ -73,15 +73,24 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
         run_weights.fill_weights(core, kept)
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
+        quantise.round_head(core)
     pack_weights(core)
     use_rows(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
+        check_tokenizer(directory, tokenizer, core.spec)
     generation_config = read_json(directory / "generation_config.json", optional=True)
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     pooling = sentence_transformers.read_pooling(directory)
     return Model(core, tokenizer, special, config, generation_config, pooling)
+
+
+def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
+    """QkvError where a directory's tokenizer gives ids that its model has no rows for."""
+    try:
+        tokenizer.fits(spec.vocabulary, spec.sources)
+    except QkvError as e:
+        raise QkvError("{path}: {e}", path=directory, e=e) from e
 
 
 def load_with_adapter(
@@ -111,6 +120,7 @@ def load_with_adapter(
     lora.merge(core)
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
+        quantise.round_head(core)
     pack_weights(core.eval())
     use_rows(core)
     tokenizer = text.load(directory) or begun.tokenizer

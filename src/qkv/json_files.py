@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkv.errors import QkvError, nearest
+from qkv.messages import Message
 
+TOO_DEEP = Message("a number is too long, or lists or objects are nested too deeply")
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, unless its other half follows
 
 
@@ -46,7 +48,7 @@ def parse_json(path: Path) -> Any:
     except json.JSONDecodeError as e:
         raise QkvError("{path}, line {lineno}: not JSON ({msg})", path=path, lineno=e.lineno, msg=e.msg) from None
     except (ValueError, RecursionError):
-        raise QkvError("{path}: a number is too long, or lists or objects are nested too deeply", path=path) from None
+        raise QkvError("{path}: {e}", path=path, e=TOO_DEEP) from None
     return value
 
 

@@ -114,7 +114,7 @@ class Model:
             gguf_out.write_model(directory, core, self.config or {}, said, kind, pooling=self.pooling)
             return directory
         core, few = self.core, dtype in quantise.KINDS
-        if few or (dtype is not None and quantise.find_quantised(core)):
+        if few or (quantise.find_quantised(core) and (dtype is not None or not quantise.is_storable(core))):
             core = quantise.share(core, str(dtype))
         dtype = torch.bfloat16 if few else parse_dtype(dtype) if isinstance(dtype, str) else dtype
         with replace_dir(directory) as aside:
@@ -137,11 +137,14 @@ class Model:
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
-        Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values.
-        Options: max_new_tokens, temperature, top_k, top_p, min_p, seed, beam, stop (strings), chunk, cache, sampling,
-        top_logprobs (so many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it
-        has alone), `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which
-        listens to this request alone.
+        Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values, and
+        warns of keys that it does not heed. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
+        top_p, min_p, seed, n, stop (strings), chunk, cache, sampling; logit_bias, repetition_penalty, presence_penalty,
+        frequency_penalty, no_repeat_ngram, min_new_tokens; json_schema, regex, grammar; beam, length_penalty, groups,
+        diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`. Further: top_logprobs (so
+        many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it has alone),
+        `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which listens to
+        this request alone.
 
         Raises:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context; logits that are not
@@ -175,11 +178,13 @@ class Model:
 
         Options: beam (4), length_penalty (0.6), nbest (1), max_new_tokens, align (False), `ensemble`: other models
         that search with this one, by the mean of their probabilities; and of models between many languages `source`
-        and `target`, their codes (zho_Hans in NLLB, zh in M2M-100, zh_CN in mBART).
+        and `target`, their codes (zho_Hans in NLLB, zh in M2M-100, zh_CN in mBART). `target_prefix` begins the
+        translation, `must_include` and `must_avoid` are lists of texts or ids: each once for all sources, or a list
+        with one for each. Penalties and groups are those of `generate`.
 
         Raises:
-            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies, or
-                a language is unknown.
+            QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies,
+                a language is unknown, or no translation was found that does what is wished.
         """
         return translate.translate(self, text, **options)
 

@@ -1,6 +1,8 @@
 """Logits to a distribution, and a draw from it: pure functions, one stream of numbers per sequence.
 
-The order is fixed: temperature, then top-k, then top-p, then min-p, then normalise. Next: generation/sampler.py.
+The order is fixed: `adjust` (logit bias, repetition, presence and frequency penalties, no repeated n-gram, fewest new
+tokens), what is forbidden, then `distribution` (temperature, top-k, top-p, min-p, normalise). Next:
+generation/sampler.py. Letters: B rows, V vocabulary, T tokens of a text, W of an n-gram's places in it.
 """
 
 import math
@@ -16,8 +18,47 @@ from qkv.errors import QkvError
 WORD = (1 << 64) - 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adjustments:
+    """What changes a row's logits before a token is chosen or ranked, in this order; the defaults change nothing.
+
+    logit_bias          what is added to the logits of these ids, as pairs
+    repetition_penalty  logits of ids that stand in the prompt or in the text so far are divided by it where they are
+                        positive and multiplied by it where they are negative (Keskar et al. 2019)
+    presence_penalty    subtracted once for an id that was written
+    frequency_penalty   subtracted for each time that an id was written
+    no_repeat_ngram     so many tokens in a row never stand twice in prompt and text (Paulus et al. 2018); 0: no limit
+    min_new_tokens      no end id before so many tokens are written
+    """
+
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram: int = 0
+    min_new_tokens: int = 0
+
+    where = "sampling"  # what errors call it
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.where)
+        if self.repetition_penalty <= 0:
+            raise QkvError("repetition_penalty: found {value}, expected a number above 0 (1 changes nothing)",
+                           code="repetition-penalty", value=self.repetition_penalty)
+        for name, value in (("no_repeat_ngram", self.no_repeat_ngram), ("min_new_tokens", self.min_new_tokens)):
+            if value < 0:
+                raise QkvError("{name}: found {value}, expected 0 (off) or more", code="negative", name=name,
+                               value=value)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether anything is changed."""
+        off = Adjustments()
+        return any(getattr(self, name) != value for name, value in vars(off).items())
+
+
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Adjustments):
     """How the next token is chosen: temperature 0 takes the likeliest; a filter that is None does not filter.
 
     `top_k` keeps the k likeliest (Fan et al. 2018), `top_p` the fewest that hold mass p (Holtzman et al. 2020),
@@ -32,6 +73,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_fields(self, "sampling")
+        super().__post_init__()
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",
                            temperature=self.temperature)
@@ -44,6 +86,58 @@ class Sampling:
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise QkvError("min_p: found {min_p}, expected 0 <= min_p <= 1, or None for no limit",
                            min_p=self.min_p)
+
+
+def adjust(logits: Tensor, how: Adjustments, text: Tensor, written: Tensor, ends: Tensor) -> Tensor:
+    """The logits [B, V] after `how`: of texts [B, T] whose last `written` [B] ids are new; `ends` [B, E] end a text.
+
+    Texts end together; what stands before a shorter one is V, and so does what fills up `ends`. A row depends on
+    nothing but itself. Logits may be log probabilities, as beams have them.
+    """
+    x, size = logits, logits.shape[-1]
+    if how.logit_bias:
+        ids, values = zip(*how.logit_bias, strict=True)
+        bias = torch.tensor(values, dtype=x.dtype, device=x.device).expand(len(x), -1)
+        x = x.index_add(-1, torch.tensor(ids, device=x.device), bias)  # B V
+    if how.repetition_penalty != 1 and text.shape[1]:
+        last = text[:, -1:]  # B 1, which stands for the padding too
+        ids = text.where(text < size, last).clamp_max(size - 1)  # B T
+        old = x.gather(1, ids)
+        new = torch.where(old > 0, old / how.repetition_penalty, old * how.repetition_penalty)
+        x = x.scatter(1, ids, new.where(last < size, old))  # B V
+    if how.presence_penalty or how.frequency_penalty:
+        fresh = torch.arange(text.shape[1], device=text.device) >= text.shape[1] - written[:, None]  # B T
+        times = count_ids(text.where(fresh, size), size).to(x.dtype)  # B V
+        x = x - how.frequency_penalty * times - how.presence_penalty * times.clamp_max(1)
+    if how.no_repeat_ngram:
+        x = ban_ids(x, find_repeats(text, how.no_repeat_ngram, size))
+    if how.min_new_tokens:
+        early = (written < how.min_new_tokens)[:, None]  # B 1
+        x = ban_ids(x, ends.where(early, size))
+    return x
+
+
+def ban_ids(logits: Tensor, ids: Tensor) -> Tensor:
+    """The logits [B, V] without ids [B, W]; V itself stands for none."""
+    size = logits.shape[-1]
+    most = torch.where(ids < size, -math.inf, math.inf).to(logits.dtype)  # B W
+    return logits.scatter_reduce(1, ids.clamp_max(size - 1), most, "amin")
+
+
+def count_ids(ids: Tensor, size: int) -> Tensor:
+    """How often each id below `size` stands in each row of ids [B, T]: [B, V]; `size` itself stands for none."""
+    zeros = torch.zeros(len(ids), size + 1, dtype=torch.int32, device=ids.device)
+    return zeros.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.int32))[:, :size]
+
+
+def find_repeats(text: Tensor, length: int, none: int) -> Tensor:
+    """The ids after which the last `length` ids of a text [B, T] had stood in it before: [B, W], else `none`."""
+    if text.shape[1] < length:
+        return text.new_empty(len(text), 0)
+    places = text.unfold(1, length, 1)  # B W n
+    last = text[:, text.shape[1] - length + 1 :]  # B n-1
+    same = (places[:, :, :-1] == last[:, None]).all(-1)  # B W
+    return places[:, :, -1].where(same, none)
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -11,6 +11,8 @@ from qkv import hub, spec
 from qkv.adapt import native, quantise, row_layers, row_ops
 from qkv.core.cache import Static
 from qkv.core.step import Inputs
+from qkv.generation.engine import Engine, Settings
+from qkv.generation.sequence import DecodeOptions
 from qkv.spec import Rotary
 
 able = pytest.mark.skipif(native.library() is None, reason="no compiler, or switched off")
@@ -125,3 +127,37 @@ def test_who_listens_or_learns_gets_the_core():
     model(ids).logits.sum().backward()
     assert all(p.grad is not None for p in model.core.parameters())
     assert list(model.core.state_dict()) == list(hub.build(model.spec).core.state_dict())
+
+
+@able
+@pytest.mark.parametrize("window", [None, 7])
+def test_rows_in_pages_are_read_in_one_pass(window):
+    draw = torch.Generator().manual_seed(0)
+    k, v = torch.randn(64, 2, 32, generator=draw), torch.randn(64, 2, 48, generator=draw)
+    q = torch.randn(3, 6, 1, 32, generator=draw)
+    places = [5, torch.randperm(64, generator=draw)[:20], 40]
+    lengths = [17, 20, 1]
+    begins = [max(0, n - window) if window else 0 for n in lengths]
+    where = [p + b if isinstance(p, int) else p[b:] for p, b in zip(places, begins, strict=True)]
+    counts = [n - b for n, b in zip(lengths, begins, strict=True)]
+    got = row_ops.attend_pages(native.library(), q, k, v, where, counts, scale=0.3)
+    for r in range(3):
+        slots = torch.arange(lengths[r]) + places[r] if isinstance(places[r], int) else places[r][: lengths[r]]
+        keys, values = (t[slots[begins[r] :]].double().transpose(0, 1).repeat_interleave(3, 0) for t in (k, v))
+        want = (q[r].double() @ keys.mT * 0.3).softmax(-1) @ values
+        assert (got[r] - want.flatten()).abs().max() <= 1e-5
+
+
+@able
+def test_an_engine_of_many_rows_reads_its_pages_so(monkeypatch):
+    core, twin = build()
+    row_layers.use_rows(twin)
+    calls, real = [], row_ops.attend_pages
+    monkeypatch.setattr(row_ops, "attend_pages", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
+    texts = []
+    for one in (core.double(), twin):
+        engine = Engine(one, Settings(tokens=256, page_size=4))
+        handles = [engine.submit([3, 1, 4, n], DecodeOptions(8)) for n in range(5)]
+        texts.append([handle.result().tokens for handle in handles])
+    assert texts[0] == texts[1]
+    assert calls

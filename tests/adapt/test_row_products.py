@@ -53,6 +53,7 @@ def test_a_matrix_written_out_is_what_a_loop_reads(kind):
 def test_a_row_says_the_same_in_any_company(kind, threads):
     draw, before = torch.Generator().manual_seed(0), torch.get_num_threads()
     weight, scale = draw_matrix(kind, 1031, 256, draw)
+    other = Matrix("int8", *draw_matrix("int8", 5, 256, draw))
     x = torch.randn(21, 256, generator=draw).to(torch.float32 if kind == "fp32" else torch.bfloat16)
     matrix = Matrix(kind, weight, scale)
     alone = [multiply(here, x[i : i + 1], matrix) for i in range(21)]
@@ -62,6 +63,10 @@ def test_a_row_says_the_same_in_any_company(kind, threads):
             together = multiply(here, x[:rows], matrix)
             assert torch.equal(together, torch.cat(alone[:rows]))
             assert torch.equal(multiply_together(here, x[:rows], (matrix, matrix)), torch.cat((together, together), 1))
+            if kind not in ("fp32", "int8"):
+                both = multiply_together(here, x[:rows], (matrix, other, matrix))
+                assert torch.equal(both[:, -1031:], together)
+                assert torch.equal(both[:, 1031:-1031], multiply(here, x[:rows], other))
     finally:
         torch.set_num_threads(before)
 

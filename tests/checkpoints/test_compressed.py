@@ -49,7 +49,7 @@ def test_numbers_and_words_go_both_ways():
 def test_a_saved_model_comes_back_with_the_same_bits(saved, tmp_path):
     kind, place = saved
     model, twin = qkv.load(place, device="cpu"), qkv.load("demo-lm", device="cpu", dtype=kind)
-    assert set(bits(model).values()) == {quantise.KINDS[kind]}
+    assert set(bits(model).values()) == {quantise.KINDS[kind], "int8"}  # values of attention stay in int8
     assert bits(model) == bits(twin)
     held = dict(model.core.named_buffers())
     model.save(tmp_path / "again")

@@ -80,7 +80,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 def test_every_verb_has_its_file_and_every_file_its_verb() -> None:
     here = {p.stem for p in Path(main.__code__.co_filename).parent.glob("*.py")}
-    here -= {"__init__", "__main__", "common", "usage"}
+    here -= {"__init__", "__main__", "common", "decoding", "usage"}
     assert here == set(VERBS)
 
 
@@ -225,6 +225,58 @@ def test_generate_passes_on_only_what_was_typed(fake: Fake, capsys: pytest.Captu
     assert told["finish_reason"] == "eos"
     assert told["logprobs"] == [-0.5, None]
     assert fake.asked[-1] == (["One,"], {})
+
+
+def test_the_options_of_decoding_reach_the_library(
+    fake: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    grammar = tmp_path / "rules.lark"
+    grammar.write_text("start: /a/\n", encoding="utf-8")
+    shared = ["--repetition-penalty", "1.2", "--presence-penalty", "0.5", "--frequency-penalty", "-0.5",
+              "--no-repeat-ngram", "3", "--min-new-tokens", "2", "--logit-bias", " tea=2.5", "--logit-bias", "#17=-9",
+              "--logit-bias", "a=b=1"]  # fmt: skip
+    told = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": -0.5, "no_repeat_ngram": 3,
+            "min_new_tokens": 2, "logit_bias": {" tea": 2.5, 17: -9.0, "a=b": 1.0}}  # fmt: skip
+    run(capsys, "generate", "demo-lm", "One,", *shared, "--beam", "4", "--groups", "2", "--diversity-penalty", "1",
+        "--samples", "2", "--grammar", str(grammar))  # fmt: skip
+    assert fake.asked[-1][1] == told | {"beam": 4, "groups": 2, "diversity_penalty": 1.0, "n": 2,
+                                        "grammar": "start: /a/\n"}  # fmt: skip
+    run(capsys, "generate", "demo-lm", "One,", "--json-schema", '{"type": "null"}', "--regex", "a*")
+    assert fake.asked[-1][1] == {"json_schema": '{"type": "null"}', "regex": "a*"}
+    run(capsys, "translate", "demo", "我", *shared, "--target-prefix", "I", "--must-include", "x y", "--must-include",
+        "z", "--must-avoid", "q")  # fmt: skip
+    wishes = {"target_prefix": "I", "must_include": ("x y", "z"), "must_avoid": ("q",)}
+    assert fake.asked[-1][1] == told | wishes | {"beam": 4, "length_penalty": 0.6, "nbest": 1}
+    for wrong in ("tea", "tea=", "=much"):
+        code, out, err = run(capsys, "generate", "demo-lm", "One,", "--logit-bias", wrong)
+        assert (code, out) == (2, "")
+        assert "--logit-bias" in err
+    assert run(capsys, "generate", "demo-lm", "One,", "--grammar", str(tmp_path / "none.lark"))[0] == 2
+
+
+def test_settings_of_a_model_that_are_not_heeded_are_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import qkv
+
+    model = qkv.load("demo-lm")
+    model.generation_config |= {"penalty_alpha": 0.6, "repetition_penalty": 1.4}
+    model.save(tmp_path)
+    feed(monkeypatch, b"One, two,\nHumpty\n")
+    code, out, err = run(capsys, "generate", str(tmp_path), "-", "-n", "4", "--sampling", "model", "--lang", "zh")
+    assert (code, out.count("\n"), err.count("penalty_alpha")) == (0, 2, 1)
+    assert "repetition_penalty" not in err
+    assert run(capsys, "generate", str(tmp_path), "One", "-n", "4", "--sampling", "model", "--json")[2] == ""
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_options_of_decoding_stand_in_groups(lang: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("generate", "translate"):
+        help_ = run(capsys, verb, "--help", "--lang", lang)[1]
+        heads = [line for line in help_.splitlines() if line.endswith((":", "：")) and not line.startswith(" ")]
+        assert len(heads) == {"generate": 5, "translate": 4}[verb]
+        assert help_.index("--nbest" if verb == "translate" else "--stop") < help_.index("--repetition-penalty")
+        assert help_.index("--debug") < help_.index("--repetition-penalty"), "what is rare stands last"
 
 
 @pytest.mark.usefixtures("fake")

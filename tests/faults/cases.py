@@ -11,19 +11,22 @@ import atexit
 import contextlib
 import dataclasses
 import errno
+import inspect
+import itertools
 import json
 import os
 import random
+import reprlib
 import shutil
 import signal
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import torch
 
 from qkv import files, hub
@@ -35,8 +38,10 @@ from qkv.data import shards
 from qkv.data.text_files import open_text
 from qkv.errors import QkvError
 from qkv.families import Config, modules
+from qkv.lens import edit
 from qkv.model import Model
 from qkv.spec import Attention, Block, Ffn, Head, Mask, Norm, Rotary, Spec, Stack
+from qkv.tasks.generate import GenerateOptions
 from qkv.tokenizers.tokenizer import load as load_tokenizer
 from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training import checkpoint, own_data
@@ -48,23 +53,19 @@ from qkv.training.splits import Splits
 Act = Callable[[Path], object]
 
 
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder that goes."""
-    with files.tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+Judge = Callable[[Path], object]
+Named = Iterator[tuple[str, Judge]]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One input: its group, what it is called, and what runs and judges it in an empty folder."""
 
     group: str
     name: str
-    judge: Callable[[Path], None]
+    judge: Judge
 
 
-def refuses(act: Act, *named: str, strict: bool = True) -> Callable[[Path], None]:
+def refuses(act: Act, *named: str, strict: bool = True) -> Judge:
     """A judge: `act` ends in a QkvError whose English has all of `named`; not `strict`, it may succeed as well."""
 
     def judge(folder: Path) -> None:
@@ -80,78 +81,62 @@ def refuses(act: Act, *named: str, strict: bool = True) -> Callable[[Path], None
     return judge
 
 
-def takes(act: Act) -> Callable[[Path], None]:
-    """A judge: `act` succeeds."""
-    return lambda folder: [act(folder), None][1]
-
-
 answers = partial(refuses, strict=False)
 
 
-# Settings: every field of every part, through Python, words and TOML
+def on_file(name: str, content: bytes, act: Act) -> Act:
+    """An act on a file of that content."""
+    return lambda folder: ((folder / name).write_bytes(content), act(folder / name))
 
+
+# Settings: every field of every part, through Python, words and TOML
 HUGE = 1 << 70
 WRONG: dict[Any, list[Any]] = {
     int: ["abc", 2.5, True, [1, 2], HUGE, -HUGE, "", {"a": 1}, float("nan"), [[]], [None]],
     float: ["abc", True, [1, 2], float("nan"), float("inf"), -float("inf"), "", {"a": 1}, HUGE, 1e39, [[1]]],
     bool: ["abc", 1, 0, 2.5, [True], "", {"a": 1}, HUGE, [], -1],
     str: [3, True, 2.5, [1], {"a": 1}, [], float("nan"), HUGE],
-    tuple: [3, True, {"a": 1}, [["a"]], 2.5, [[]], [{}], HUGE],
-}
-BESIDE = {"training.threads": [1025, -1], "training.lr": [1001.0, -1.0], "training.steps": [10**9, -1],
-          "training.tokens": [0, 1 << 25, -1], "model.layers": [0, -1, 501, 1000, 10**9], "model.width": [0, -1],
-          "model.heads": [0, -1], "model.dropout": [0.999999, 1.0, -0.1], "tokenizer.size": [0, -1, 10**9],
-          "check.ngrams": [-1, 33, 10**9], "check.beam": [0, -1], "training.eps": [0.0, -1.0],
-          "watch.share": [0.0, 2.0], "training.ema": [1.0, -0.1], "training.decay": [1.1, -0.1], "data.valid": [-1],
-          "data.test": [-1], "training.accumulate": [0, -1], "training.log_every": [0], "model.context": [0, -1]}
+    tuple: [3, True, {"a": 1}, [["a"]], 2.5, [[]], [{}], HUGE]}
+BESIDE: dict[str, list[Any]] = {
+    **{k: [0, -1] for k in ("model.width", "model.heads", "model.context", "check.beam", "training.accumulate")},
+    **{k: [-1, 10**9] for k in ("training.threads", "training.steps", "check.ngrams")}, "data.valid": [-1],
+    **{k: [1.1, -0.1] for k in ("training.ema", "training.decay", "model.dropout", "watch.share")}, "data.test": [-1],
+    "model.layers": [0, -1, 501, 10**9], "tokenizer.size": [0, -1, 10**9], "training.lr": [1001.0, -1.0],
+    "training.tokens": [0, 1 << 25, -1], "training.eps": [0.0, -1.0], "training.log_every": [0]}
 
 
 def declared_type(kind: Any) -> Any:
-    """The plain type that a field's declaration means."""
     origin, args = typing.get_origin(kind), [a for a in typing.get_args(kind) if a is not type(None)]
     if origin is typing.Literal:
         return str
     return tuple if origin is tuple else declared_type(args[0]) if args else kind
 
 
-def settings() -> Iterator[Case]:
+def settings() -> Named:
     for part, kind in OWN_PARTS.items():
         for name, hint in typing.get_type_hints(kind).items():
             if dataclasses.is_dataclass(hint) or name.startswith(("where", "ranges")):
                 continue
-            key = f"{part}.{name}"
-            plain = declared_type(hint)
-            for value in [*WRONG[plain], *BESIDE.get(key, [])]:
+            for value in [*WRONG[declared_type(hint)], *BESIDE.get(f"{part}.{name}", [])]:
                 yield from three_doors(part, kind, name, value)
-            good = getattr(kind(), name)
-            yield Case("settings", f"{key} twin", takes(lambda _, k=kind, n=name, v=good: k(**{n: v})))
+            yield f"{part}.{name} twin", lambda _, k=kind, n=name: k(**{n: getattr(k(), n)})
 
 
-def three_doors(part: str, kind: Any, name: str, value: Any) -> Iterator[Case]:
-    """A value given in Python, as a word and in TOML."""
-    key = f"{part}.{name}"
-    yield Case("settings", f"{key}={value!r:.40}", refuses(lambda _: kind(**{name: value}), key))
-    text = to_toml(value)
+def three_doors(part: str, kind: Any, name: str, value: Any) -> Named:
+    key, text, run = f"{part}.{name}", to_toml(value), Run("a", lambda: Splits("", ""))
+    yield f"{key}={value!r:.40}", refuses(lambda _: kind(**{name: value}), key)
     if part != "data":
-        run = Run("a", lambda: Splits("", ""))
-        yield Case("settings", f"word {key}={text[:40]}", refuses(lambda _: override_run(run, [f"{key}={text}"]), key))
-
-    def from_file(folder: Path) -> object:
-        (folder / "r.toml").write_text(f"{key} = {text}\n", encoding="utf-8")
-        return own_data.from_toml(folder / "r.toml")
-
-    yield Case("settings", f"toml {key}={text[:40]}", refuses(from_file, key, "r.toml"))
+        yield f"word {key}={text[:40]}", refuses(lambda _: override_run(run, [f"{key}={text}"]), key)
+    from_file = on_file("r.toml", f"{key} = {text}\n".encode(), own_data.from_toml)
+    yield f"toml {key}={text[:40]}", refuses(from_file, key, "r.toml")
 
 
 def to_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {to_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join("[]" if v is None else to_toml(v) for v in value) + "]"
-    return str(value) if isinstance(value, float) else json.dumps(value)
+    same = {"NaN": "nan", "Infinity": "inf", '{"a": 1}': "{a = 1}", "null": "[]"}
+    return reduce(lambda text, pair: text.replace(*pair), same.items(), json.dumps(value))
 
 
-def words() -> Iterator[Case]:
+def words() -> Named:
     run = Run("a", lambda: Splits("", ""))
     for word in ("training.lr", "=3", "training.=3", ".lr=3", "training..lr=3", "training.lr.x=3", "training=3",
                  "training.lr=1=2", "training.lr=1\nmodel.width=64", "training.lr=" + "[" * 5000, "a.b.c=1",
@@ -159,31 +144,22 @@ def words() -> Iterator[Case]:
                  "training.lora=4", "training.lora.rank=-1", "training.lora.rnk=1", "training.betas=[0.9]",
                  "training.betas=[1, 1]", "training.betas=[nan, 0.9]", "training.lr=true", "data.text=a.txt",
                  "training.seed=1e3", "training.steps=1.0", "check.prompts=[3]", "watch=true", "training.smoothing=1"):
-        yield Case("words", f"{word[:40]!r}", refuses(lambda _, w=word: override_run(run, [w])))
-    for name, content in {
-        "deep list": b"a=" + b"[" * 100_000, "deep key": b"a." * 20_000 + b"a=1\n", "NUL": b"a\0=1", "none": b"",
-        "long integer": b"data.valid=" + b"9" * 10_000, "latin-1": b"[data]\ntext='caf\xe9.txt'\n", "a list": b"[1]",
-        "utf-16": "[data]\n".encode("utf-16"), "bytes": bytes(range(256)), "PDF": b"%PDF-1.4\n" * 9, "blank": b"\n \n",
-        "twice": b"[data]\ntext='a'\n[data]\ntext='b'\n", "unknown": b"[modle]\nwidth=3\n",
-        "no steps": b"data.text='a'\ntraining.steps=0\n",
-    }.items():
-        def read(folder: Path, content: bytes = content) -> object:
-            (folder / "r.toml").write_bytes(content)
-            (folder / "a").write_text("one two\n" * 50, encoding="utf-8")
-            return own_data.from_toml(folder / "r.toml")
-
-        named = ("training.steps",) if name == "no steps" else ("r.toml",)
-        yield Case("words", f"toml {name}", refuses(read, *named))
+        yield f"{word[:40]!r}", refuses(lambda _, w=word: override_run(run, [w]))
+    bad = (b"a=" + b"[" * 100_000, b"a." * 20_000 + b"a=1\n", b"data.valid=" + b"9" * 10_000, b"data.text='caf\xe9'\n",
+           b"[1]", b"[modle]\nwidth=3\n", b"[data]\ntext='a'\n[data]\ntext='b'\n", b"data.text='a'\ntraining.steps=0\n")
+    for content in bad:
+        read, named = on_file("r.toml", content, own_data.from_toml), "steps" if b"steps" in content else "r.toml"
+        yield f"toml {content[:30]!r}", refuses(read, named)
+    good = lambda f: write_parts(f, {"a": "one two\n" * 50, "r.toml": "[data]\ntext = 'a'\nvalid = 5\n"})  # noqa: E731
+    yield from spoilt_parts(good, "r.toml", lambda f: own_data.from_toml(f / "r.toml"))
 
 
 # Configs: the keys that each family reads, by the method that reads them
-
 BAD_CONFIG: dict[type, list[Any]] = {
     int: ["4", None, True, [1], {"a": 1}, -1, 2.5, 10**40, float("nan"), 10**12],
     float: ["1e-5", None, True, [1], {"a": 1}, -1.0, 1e40, 10**40, float("nan"), float("inf")],
     bool: ["true", 1, 0, None, [True], {"a": 1}, 2.5],
-    str: [3, None, True, ["gelu"], {"a": 1}, "nosuch", ""],
-}
+    str: [3, None, True, ["gelu"], {"a": 1}, "nosuch", ""]}
 
 
 @cache
@@ -196,7 +172,7 @@ def read_keys(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
     def value(self: Any, key: str, default: Any, *rest: Any, **more: Any) -> Any:
         got = real(self, key, default, *rest, **more)
-        if self.values is config and not more.get("null") and self.defaults.get(key, default) is not None:
+        if self.values == config and not more.get("null") and self.defaults.get(key, default) is not None:
             found[key] = got
         return got
 
@@ -205,18 +181,16 @@ def read_keys(family: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, found
 
 
-def configs() -> Iterator[Case]:
+def configs() -> Named:
     for family in modules():
         config, found = read_keys(family)
-        yield Case("configs", f"{family} twin", takes(lambda _, c=config: spec_from_config(c, "config.json")))
+        yield f"{family} twin", lambda _, c=config: spec_from_config(c, "config.json")
         for key, good in found.items():
             for value in BAD_CONFIG.get(type(good), []):
-                spoilt = {**config, key: value}
-                act = lambda _, c=spoilt: spec_from_config(c, "config.json")  # noqa: E731
+                act = lambda _, c={**config, key: value}: spec_from_config(c, "config.json")  # noqa: E731
                 free = type(value) is int and value in (10**12, 0, 1)
                 free |= value is None and key in ("head_dim", "num_key_value_heads")  # null: from the heads
-                judge = answers(act) if free else refuses(act, key)
-                yield Case("configs", f"{family} {key}={value!r}", judge)
+                yield f"{family} {key}={value!r}", answers(act) if free else refuses(act, key)
 
 
 # Files: truncated, with flipped bits, exchanged, absent
@@ -238,8 +212,7 @@ KIND = "sentence_transformers.models."
 POOLING: dict[str, Any] = {
     "modules.json": [{"path": "", "type": KIND + "Transformer"}, {"path": "1_Pooling", "type": KIND + "Pooling"}],
     "1_Pooling/config.json": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
-    "config_sentence_transformers.json": {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
-}
+    "config_sentence_transformers.json": {"prompts": {"q": "query: "}, "default_prompt_name": "q"}}
 ADDED = {"content": "<x>", "lstrip": False, "normalized": False, "rstrip": False, "special": True}
 VOCABULARIES: tuple[dict[str, Any], ...] = (
     {"vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijkl", "one", "##e"]),
@@ -247,8 +220,7 @@ VOCABULARIES: tuple[dict[str, Any], ...] = (
     {"vocab.json": {"a": 0, "b": 1, "ab": 2, "</s>": 3}, "merges.txt": "#version: 0.2\na b\n",
      "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "eos_token": "</s>",
                                "added_tokens_decoder": {"4": ADDED}, "chat_template": "{{ messages }}"},
-     "special_tokens_map.json": {"eos_token": {"content": "</s>"}}, "added_tokens.json": {"<y>": 5}},
-)
+     "special_tokens_map.json": {"eos_token": {"content": "</s>"}}, "added_tokens.json": {"<y>": 5}})
 
 
 def write_parts(folder: Path, contents: dict[str, Any]) -> None:
@@ -266,7 +238,6 @@ def write_adapted(folder: Path) -> None:
 
 
 def spoil(whole: bytes, seed: str) -> Iterator[tuple[str, bytes]]:
-    """A file's bytes cut, flipped, filled and replaced, at places that `seed` draws."""
     draw = random.Random(seed)
     for at in [0, 1, 8, len(whole.rstrip()) - 1, *(draw.randrange(len(whole)) for _ in range(8))]:
         yield f"cut at {at}", whole[:at]
@@ -279,26 +250,25 @@ def spoil(whole: bytes, seed: str) -> Iterator[tuple[str, bytes]]:
                 "zip": b"PK\x03\x04" * 99, "deep": b"[" * 100_000, "digits": b"9" * 10_000}.items()
 
 
-def spoilt_files() -> Iterator[Case]:
-    """The files of a model, a checkpoint and a shard."""
-    for file in ("config.json", "model.safetensors"):  # whose loss cannot be passed over
-        yield from spoilt_parts("files", save, f"m/{file}", read_model, free=("bit", "zeros", "="))
-    for file in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        yield from spoilt_parts("files", save, f"m/{file}", read_model)
+def spoilt_files() -> Named:
+    lost = {"config.json", "model.safetensors"}  # whose loss cannot be passed over
+    for file in (*sorted(lost), "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        yield from spoilt_parts(save, f"m/{file}", read_model, free=("bit", "zeros", "=") if file in lost else ("",))
     state = {"w": torch.arange(64.0), "v": torch.ones(3)}
-    yield from spoilt_parts("files", lambda f: checkpoint.write(f / "x.safetensors", state, {"step": 3}),
+    yield from spoilt_parts(lambda f: checkpoint.write(f / "x.safetensors", state, {"step": 3}),
                             "x.safetensors", lambda f: read_checkpoint(f / "x.safetensors"), free=())
     read_shard = lambda f: shards.read_shard(f / "s", verify=True)  # noqa: E731
-    yield from spoilt_parts("files", pack, "s/tokens.bin", read_shard, free=())
-    yield from spoilt_parts("files", pack, "s/index.json", read_shard)
+    yield from spoilt_parts(pack, "s/tokens.bin", read_shard, free=())
+    yield from spoilt_parts(pack, "s/index.json", read_shard)
 
 
-def spoilt_parts(group: str, write: Act, file: str, read: Act, *, free: tuple[str, ...] = ("",)) -> Iterator[Case]:
+def spoilt_parts(write: Act, file: str, read: Act, *, free: tuple[str, ...] = ("",)) -> Named:
     """One file of what is written: its bytes spoilt, its values if it is JSON, and gone; then read.
 
     Only what has one of `free` in its name may be taken.
     """
-    with scratch() as folder:
+    with files.tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
         write(folder)
         whole = (folder / file).read_bytes()
     values = spoilt_values(json.loads(whole)) if file.endswith("json") else ()
@@ -309,12 +279,11 @@ def spoilt_parts(group: str, write: Act, file: str, read: Act, *, free: tuple[st
             (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
             return read(folder)
 
-        yield Case(group, f"{file} {what}", refuses(act, strict=not any(name in what for name in free)))
-    yield Case(group, f"{file} twin", takes(lambda folder: (write(folder), read(folder))))
+        yield f"{file} {what}", refuses(act, strict=not any(name in what for name in free))
+    yield f"{file} twin", lambda folder: (write(folder), read(folder))
 
 
 def spoilt_values(doc: Any) -> Iterator[tuple[str, Any]]:
-    """A JSON value with each of its parts absent, or something else."""
     rows = list(doc.items() if isinstance(doc, dict) else enumerate(doc))[:9]
     for key, value in rows:
         yield f"{key} absent", {k: v for k, v in rows if k != key}
@@ -325,85 +294,91 @@ def spoilt_values(doc: Any) -> Iterator[tuple[str, Any]]:
             yield f"{key}={what}", changed if isinstance(doc, dict) else list(changed.values())
 
 
-def directories() -> Iterator[Case]:
-    """What stands beside the weights of a model, and other ways to hold them."""
+def directories() -> Named:
     embed = lambda f: hub.load(f / "m").embed("one two")  # noqa: E731
     for file in POOLING:
-        yield from spoilt_parts("directories", lambda f: (save(f), write_parts(f / "m", POOLING)), f"m/{file}", embed)
+        yield from spoilt_parts(lambda f: (save(f), write_parts(f / "m", POOLING)), f"m/{file}", embed)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
-        yield from spoilt_parts("directories", write_adapted, f"m/{file}", read_model)
-    yield from spoilt_parts("directories", lambda f: small_model().save(f / "m.gguf"), "m.gguf",
+        yield from spoilt_parts(write_adapted, f"m/{file}", read_model)
+    yield from spoilt_parts(lambda f: small_model().save(f / "m.gguf"), "m.gguf",
                             lambda f: hub.load(f / "m.gguf").generate("one", max_new_tokens=2))
     for contents in VOCABULARIES:
         for file in contents:
-            yield from spoilt_parts("directories", partial(write_parts, contents=contents), file,
+            yield from spoilt_parts(partial(write_parts, contents=contents), file,
                                     lambda f: load_tokenizer(f).encode("one two [MASK]"))  # type: ignore[union-attr]
 
 
 # Data: bytes that are no text, and rows that are no rows, at the beginning, in the midst and at the end
-def data() -> Iterator[Case]:
-    line, pair = b"one two three %d\n", b"one %d\ttwo %d\n"
-    row = b'{"source": "one %d", "target": "two %d"}\n'
-    both = {"latin-1": b"caf\xe9\n", "cut letter": b"\xe6\x88\n", "CESU": b"\xed\xa0\x80\n", "overlong": b"\xc0\xaf\n",
-            "NUL": b"a\0b\n", "high byte": b"\xff\n"}
+def data() -> Named:
+    both = (b"caf\xe9\n", b"\xe6\x88\n", b"\xed\xa0\x80\n", b"\xc0\xaf\n", b"a\0b\n", b"\xff\n")
     rows = {
-        "text": ("a.txt", [line % i for i in range(60)], both),
-        "tsv": ("a.tsv", [pair % (i, i) for i in range(60)],
-                {**both, "one column": b"abc\n", "no source": b"\tabc\n", "blank target": b"abc\t  \n"}),
-        "jsonl": ("a.jsonl", [row % (i, i) for i in range(60)], {
-            **both, "no JSON": b"{bad\n", "list": b"[1]\n", "null": b"null\n", "no key": b'{"source": "a"}\n', "number":
-            b'{"source": 1, "target": "b"}\n', "null text": b'{"source": null, "target": "b"}\n', "deep": b'{"source": '
-            + b"[" * 100_000 + b"\n", "deep object": b'{"a":' * 50_000 + b"\n", "digits": b'{"source": ' + b"9" * 5000 +
-            b', "target": "b"}\n', "empty": b'{"source": "", "target": "b"}\n', "cut": b'{"source": "a", "tar\n'}),
-    }
-    for kind, (file, good, wrong) in rows.items():
-        def read(folder: Path, content: bytes, kind: str = kind, file: str = file) -> object:
-            (folder / file).write_bytes(content)
-            return Data(**{kind: (str(folder / file),)}, valid=5).splits(folder)  # type: ignore[arg-type]
+        "text": ("a.txt", b"one two three %d\n", both),
+        "tsv": ("a.tsv", b"one %d\ttwo\n", (*both, b"abc\n", b"\tabc\n", b"abc\t  \n")),
+        "jsonl": ("a.jsonl", b'{"source": "one %d", "target": "two"}\n', (
+            *both, b"{bad\n", b"[1]\n", b"null\n", b'{"a":' * 50_000 + b"\n", b'{"source": "a"}\n', b'{"source": "a\n',
+            *(b'{"source":%s,"target": "b"}\n' % x for x in (b"1", b"null", b'""', b"9" * 5000, b"[" * 9**5))))}
+    whole = (b"", b"\n" * 99, "我爱学习\n".encode("utf-16") * 99, b"one\ttwo\r" * 99, b"%PDF-1.4\n" + b"one two\n" * 99,
+             b"\x89PNG\r\n\x1a\n" + bytes(999), b"\x7fELF" + bytes(99), b"\x80\4\x95" + bytes(99), b"PK\3\4" + bytes(9))
+    for kind, (file, line, wrong) in rows.items():
+        def split(path: Path, kind: str = kind) -> object:
+            return Data(**{kind: (str(path),)}, valid=5).splits(path.parent)  # type: ignore[arg-type]
 
-        yield Case("data", f"{kind} twin", takes(partial(read, content=b"".join(good))))
-        for what, bad in wrong.items():
-            for at in (0, 1, 7, 30, 59, 60):
-                content = b"".join([*good[:at], bad, *good[at:]])
-                yield Case("data", f"{kind} {what} at {at}",
-                           refuses(partial(read, content=content), f"{file}:{at + 1}" if at else file))
-        for what, content in {
-            "empty": b"", "blank": b"\n" * 99, "utf-16": "我爱学习\n".encode("utf-16") * 99, "CR": b"one\ttwo\r" * 99,
-            "PDF": b"%PDF-1.4\n" + b"one two\n" * 99, "PNG": b"\x89PNG\r\n\x1a\n" + bytes(999), "program": b"\x7fELF" +
-            bytes(99), "pickle": b"\x80\x04\x95" + bytes(99), "zip": b"PK\x03\x04" + bytes(99),
-        }.items():
-            yield Case("data", f"{kind} {what}", refuses(partial(read, content=content), file))
+        good = [line % i for i in range(60)]
+        yield f"{kind} twin", on_file(file, b"".join(good), split)
+        for bad, at in itertools.product(wrong, (0, 1, 7, 30, 59, 60)):
+            spoilt = on_file(file, b"".join([*good[:at], bad, *good[at:]]), split)
+            yield f"{kind} {bad[:30]!r} at {at}", refuses(spoilt, f"{file}:{at + 1}" if at else file)
+        for content in whole:
+            yield f"{kind} {content[:20]!r}", refuses(on_file(file, content, split), file)
     for what, make in {"named pipe": os.mkfifo, "device": lambda p: p.symlink_to("/dev/urandom"), "zero": lambda p:
                        p.symlink_to("/dev/zero"), "null": lambda p: p.symlink_to("/dev/null"), "directory": Path.mkdir,
                        "dangling": lambda p: p.symlink_to("nowhere"), "ring": lambda p: p.symlink_to(p.name), "absent":
                        lambda p: None}.items():
         for act in (open_text, configure):
-            def read_special(folder: Path, make: Any = make, act: Any = act) -> object:
-                make(folder / "a.txt")
-                return act(folder / "a.txt")
-
-            yield Case("data", f"{act.__name__} {what}", refuses(read_special, "a.txt"))
+            special: Act = lambda f, make=make, act=act: (make(f / "a.txt"), act(f / "a.txt"))  # noqa: E731
+            yield f"{act.__name__} {what}", refuses(special, "a.txt")
 
 
-# Prompts: what is neither a text nor ids
-def prompts() -> Iterator[Case]:
-    model = small_model()
-    asks: dict[str, Callable[[Any], object]] = {
-        "generate": lambda p: model.generate(p, max_new_tokens=1), "score": model.score, "embed": model.embed,
-        "stream": lambda p: list(model.stream(p, max_new_tokens=1)), "ids": model.ids,
-    }
-    wrong = [b"abc", bytearray(b"a"), {"a": 1}, {1, 2}, [True], [[["a"]]], [b"a"], 3, 2.5, None, [None], [1.5],
-             [[1, 2], [True]], ["a", 3], [-1], [10**9], [10**30], [1, None], [[{}]], [{"role": "user"}], object, True]
-    for name, ask in asks.items():
-        for value in wrong:
-            yield Case("prompts", f"{name} {value!r:.40}", refuses(lambda _, a=ask, v=value: a(v)))
-        yield Case("prompts", f"{name} twin", takes(lambda _, a=ask: a([1, 2, 3])))
-    for key, values in {"max_new_tokens": [-1, "a", 2.5, True], "temperature": [-1, "a", float("nan")],
-                        "top_k": [-1, 2.5], "top_p": [-0.1, 1.5, "a"], "beam": [0, -1, "a"], "seed": ["a", 2.5, HUGE],
-                        "stop": [3, [3]], "chunk": ["a", -1], "cache": [3, "no"], "sampling": ["no", 3],
-                        "nosuch": [1]}.items():
-        for value in values:
-            yield Case("prompts", f"{key}={value!r}", refuses(lambda _, k=key, v=value: model.generate([1], **{k: v})))
+# Arguments: every parameter of public functions, with what fits none of them, and with what fits a few
+NO_PROMPT = [b"abc", {"a": 1}, {1, 2}, [True], [[["a"]]], [b"a"], 3, 2.5, None, [None], [1.5], object, [[1, 2], [True]],
+             ["a", 3], [-1], [10**9], [10**30], [1, None], [[{}]], [{"role": "user"}], True, 1j]
+NEVER = [b"abc", {"a": 1}, HUGE, float("nan"), 1j, [object()], [[["a"]]], slice(2), ..., object(), np.ones((2, 2))]
+SELDOM = [None, True, -1, 0, 3, 10**9, 2.5, 1e40, "abc", "", "4", "\ud800", "a\0b", [], [1], ["a"], (1, 2), {1},
+          range(3), np.int64(3), torch.zeros(2), torch.zeros(1, 3).long(), torch.tensor([[-1]]), Path("x"), iter("ab")]
+
+
+def arguments() -> Named:
+    model, ids, at = small_model(), torch.tensor([[1, 2, 3]]), "layers.0.attn"
+    with (trace := model.trace(save=["*"])):
+        model(ids)
+    asks: dict[Callable[..., Any], dict[str, Any]] = {
+        model.__call__: {"ids": ids}, model.save: {"directory": "m"}, model.embed: {"text": "one"}, model.trace: {},
+        model.fill: {"text": "a"}, model.classify: {"text": "a"}, model.load_trace: {"directory": "t"}, trace.lens: {},
+        model.ids: {"text": [1]}, model.score: {"text": [1, 2]}, model.text: {"ids": []}, hub.load: {"name": "demo-lm"},
+        trace.parts: {"token": 1}, trace.walk: {"path": at}, trace.neighbours: {"word": "a"}, trace.plan: {"tokens": 3},
+        trace.row: {"path": at, "head": 0, "query": 0}, edit.scale: {"name": at, "by": 0.5}, edit.cut: {"name": at},
+        model.generate: {"prompt": [1]}, model.stream: {"prompt": [1]}, configure: {"recipe": "nosuch.txt"},
+        hub.build: {"spec": model.spec}, hub.show: {"name": "demo-lm"}, hub.report: {"name": "demo-lm"},
+        hub.load("demo").translate: {"text": "我", "beam": 1}}
+    options = {"translate": ("beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble"),
+               "trace": ("budget", "to", "stop")}
+    options |= dict.fromkeys(("generate", "stream"), tuple(f.name for f in dataclasses.fields(GenerateOptions)))
+    for ask, good in asks.items():
+        name = ask.__name__
+        names = [key for key, p in inspect.signature(ask).parameters.items() if p.kind is not p.VAR_KEYWORD]
+        for key in [*names, *options.get(name, ()), "nosuch"]:
+            never = NO_PROMPT if key in ("prompt", "text") and name not in ("fill", "classify") else NEVER
+            for value in never + SELDOM:
+                act, wrong = partial(call_in, ask, {**good, key: value}), any(value is one for one in never)
+                sure = wrong and key not in ("drop", "tell", "nosuch")  # which take any function, or nothing
+                judge = refuses(act, *[key] * (never is NEVER)) if sure else answers(act)
+                yield f"{name} {key}={reprlib.repr(value)}", judge
+
+
+def call_in(ask: Callable[..., Any], given: dict[str, Any], folder: Path) -> None:
+    with contextlib.chdir(folder):
+        got = ask(**given)
+        list(got) if inspect.isgenerator(got) else None
 
 
 # Faults at each operation: an error of the disk, or the end of the process
@@ -462,8 +437,7 @@ def learn(folder: Path) -> object:
 ACTS: dict[str, tuple[Act, str]] = {
     "save": (save, "m"), "encode": (pack, "s"), "train": (learn, "r"),
     "page": (lambda f: files.write_text_file(f / "x.html", "页" * 999), "x.html"),
-    "convert": (lambda f: small_model().save(f / "m", family="llama"), "m"),
-}
+    "convert": (lambda f: small_model().save(f / "m", family="llama"), "m")}
 
 
 def content(place: Path) -> dict[str, bytes]:
@@ -476,9 +450,9 @@ def content(place: Path) -> dict[str, bytes]:
 
 @cache
 def rehearsal(name: str, old: bool) -> tuple[int, dict[str, bytes], dict[str, bytes]]:
-    """How many operations an act takes, and what there is before and after it."""
     act, place = ACTS[name]
-    with scratch() as folder:
+    with files.tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
         before = prepare(name, folder) if old else {}
         with fault(-1, lambda: None) as done:
             act(folder)
@@ -491,18 +465,20 @@ def prepare(name: str, folder: Path) -> dict[str, bytes]:  # something old in th
     return content(place)
 
 
-def faults() -> Iterator[Case]:
+def faults(errors: dict[str, Any] = ERRORS) -> Named:
     corpus_text()
-    for name in ACTS:
-        for old in (False, True) if name in ("save", "page") else (False,):
-            count = rehearsal(name, old)[0]
-            for at in range(count):
-                for what, number in ERRORS.items() if name != "train" else [*ERRORS.items()][at % 4 : at % 4 + 1]:
-                    yield Case("faults", f"{name}{' over' * old} {what} at {at}", fails(name, old, at, number))
-                yield Case("kills", f"{name}{' over' * old} killed at {at}", dies(name, old, at))
+    for name, old in itertools.product(ACTS, (False, True)):
+        for at in range(rehearsal(name, old)[0] if not old or name in ("save", "page") else 0):
+            some = [*errors.items()]
+            for what, number in some if name != "train" else some[at % len(some) :][:1]:
+                yield f"{name}{' over' * old} {what} at {at}", breaks(name, old, at, number)
 
 
-def reads() -> Iterator[Case]:
+def kills() -> Named:
+    return faults({"killed": None})
+
+
+def reads() -> Named:
     """A disk that cannot be read, at each read of loading a model and of training: told with the file's name."""
     for name, act in {"load": read_model, "train": learn}.items():
         def tell(folder: Path, act: Act, at: int) -> None:
@@ -513,50 +489,36 @@ def reads() -> Iterator[Case]:
             except OSError as e:
                 raise QkvError("{path}", path=e.filename) from e  # as the command line tells it
 
-        with scratch() as folder, fault(-1, lambda: None, READS) as done:
-            save(folder)
-            act(folder)
+        with files.tempfile.TemporaryDirectory() as made, fault(-1, lambda: None, READS) as done:
+            save(Path(made))
+            act(Path(made))
         for at in range(len(done)):
-            yield Case("reads", f"{name} at {at}", answers(partial(tell, act=act, at=at), "m"))
+            yield f"{name} at {at}", answers(partial(tell, act=act, at=at), "m")
 
 
 def raise_error(number: int, *path: str) -> None:
     raise OSError(number, os.strerror(number), *path)
 
 
-def fails(name: str, old: bool, at: int, number: int) -> Callable[[Path], None]:
-    """A judge: an error at an operation is told, what was there is there, and the next try gives what it should."""
+def breaks(name: str, old: bool, at: int, number: int | None) -> Judge:
+    """A judge: an error (None: SIGKILL) before an operation leaves the old or the new, and the next try is right."""
 
     def judge(folder: Path) -> None:
-        act, place = ACTS[name]
-        before = prepare(name, folder) if old else {}
-
-        try:
-            with fault(at, lambda: raise_error(number)):
-                act(folder)
-        except QkvError as e:
-            assert name == "train" or place in str(e), str(e)
-            now = content(folder / place) if (folder / place).exists() else {}
-            assert name == "train" or now == before, "changed by what failed"
-        come_out(name, folder, old)
-
-    return judge
-
-
-def dies(name: str, old: bool, at: int) -> Callable[[Path], None]:
-    """A judge: a process killed before an operation leaves the old or the new, and the next try what it should."""
-
-    def judge(folder: Path) -> None:
-        act, place = ACTS[name]
-        before = prepare(name, folder) if old else {}
-        child = os.fork()
-        if child == 0:
-            with fault(at, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-                act(folder)
-            os._exit(0)
-        os.waitpid(child, 0)
+        (act, place), after = ACTS[name], rehearsal(name, old)[2]
+        before, failed = prepare(name, folder) if old else {}, False
+        if number is None and (child := os.fork()):
+            os.waitpid(child, 0)
+        else:
+            try:
+                with fault(at, lambda: raise_error(number) if number else os.kill(os.getpid(), signal.SIGKILL)):
+                    act(folder)
+            except QkvError as e:
+                failed = True
+                assert name == "train" or place in str(e), str(e)
+            if number is None:
+                os._exit(0)  # a child that came to the end
         now = content(folder / place) if (folder / place).exists() else {}
-        after = rehearsal(name, old)[2]
+        assert name == "train" or not failed or now == before, "changed by what failed"
         whole = all(raw in (before.get(key), after.get(key)) for key, raw in now.items())
         assert name == "train" or (whole and before.keys() <= now.keys()), "half a file, or an old one is gone"
         if (folder / place / "config.json").is_file():  # which comes last
@@ -576,20 +538,20 @@ def come_out(name: str, folder: Path, old: bool) -> None:
     assert not strays, f"strays: {strays}"
 
 
+GROUPS = (settings, words, configs, spoilt_files, directories, data, arguments, reads, faults, kills)
+
+
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """The whole corpus, in its order."""
-    groups = (settings, words, configs, spoilt_files, directories, data, prompts, reads, faults)
-    return tuple(case for group in groups for case in group())
+    return tuple(Case(group.__name__, *one) for group in GROUPS for one in group())
 
 
 def sample(count: int) -> list[Case]:
     """A part of the corpus that is the same each time: as much of each group, and of slow cases, those of runs, few."""
-    groups: dict[tuple[str, bool], list[Case]] = {}
+    groups: dict[str, list[Case]] = {}
     for case in all_cases():
-        groups.setdefault((case.group, case.name.startswith("train")), []).append(case)
-    draw, chosen = random.Random(31), list[Case]()
-    fewest = sorted(groups.items(), key=lambda item: (not item[0][1], len(item[1])))  # slow ones, then small groups
-    for left, ((_, slow), some) in zip(range(len(fewest), 0, -1), fewest, strict=True):
-        chosen += draw.sample(some, min(len(some), 4 if slow else (count - len(chosen)) // left))
+        groups.setdefault(case.group if not case.name.startswith("train") else "runs", []).append(case)
+    draw, chosen = random.Random(31), random.Random(31).sample(groups.pop("runs"), 12)
+    for left, some in zip(range(len(groups), 0, -1), sorted(groups.values(), key=len), strict=True):  # small ones first
+        chosen += draw.sample(some, min(len(some), (count - len(chosen)) // left))
     return chosen

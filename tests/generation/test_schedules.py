@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import zoo
 
+from qkv.adapt import native, row_ops
 from qkv.core.model import Transformer
 from qkv.generation import passes
 from qkv.generation.beam import Search
@@ -134,12 +135,17 @@ def test_a_crowd_under_page_pressure_preempts_and_stays_equal():
 FAULTS = {
     "rows alone are read as a batch": lambda m: m.setattr(
         passes.Tiles, "run", lambda self, plan: passes.Passes.run(self, plan)),
-    "a row reads one key too many": lambda m: m.setattr(
-        Paged, "fetch", lambda self, layer, n, begin=0: read_more(self, layer, n, begin)),
+    "a row reads one key too many": lambda m: (
+        m.setattr(Paged, "attend_together", lambda self, q, at: None),
+        m.setattr(Paged, "fetch", lambda self, layer, n, begin=0: read_more(self, layer, n, begin))),
     "a beam reads the pages of another": lambda m: m.setattr(
         BeamTables, "select_rows", lambda self, rows, sources=None: SELECT(self, rows.flip(0), sources)),
 }  # fmt: skip
-READ, SELECT = Paged.fetch, BeamTables.select_rows
+if native.library():
+    FAULTS["all rows together read one key too few"] = lambda m: m.setattr(
+        row_ops, "attend_pages", lambda found, q, k, v, places, lengths, **how: ATTEND(
+            found, q, k, v, places, [max(1, n - 1) for n in lengths], **how))
+READ, SELECT, ATTEND = Paged.fetch, BeamTables.select_rows, row_ops.attend_pages
 
 
 def read_more(self, layer, n, begin):

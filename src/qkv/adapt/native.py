@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import replace_file
@@ -74,6 +75,15 @@ def library() -> Library | None:
     """The kernels of this machine, None where there are none."""
     found = find_library()
     return found if isinstance(found, Library) else None
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether x is numbers on a CPU that nothing but a kernel will read: no graph, no gradient, no fake."""
+    return (
+        type(x) is Tensor and x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
+        and not (torch.is_grad_enabled() and x.requires_grad) and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def choose_isa() -> str:

@@ -1,8 +1,10 @@
 """Linear layers whose weights have 8 or 4 bits, swapped in by module name from outside; all else stays as it is.
 
-int8: signed bytes with one scale for each output. int4: ggml's Q4_0, numbers -8 to 7 in groups of 32 with one scale.
-Q8_0 and Q4_0 tensors of GGUF files keep their own bits. `weight` gives the numbers written out, and F.linear with them
-is the formula that every kernel is held to (row_products.py). Embeddings, norms, routers, experts and the head stay.
+int8: signed bytes with one scale for each output. int4: ggml's Q4_0, numbers -8 to 7 in groups of 32 with one scale,
+but values of attention, a few hundredths of all weights, in int8: they took a quarter of the loss (docs/LOG.md).
+Q8_0, Q4_0 and Q4_1 tensors of GGUF files keep their own bits. `weight` gives the numbers written out, and F.linear with
+them is the formula that every kernel is held to (row_products.py). Embeddings, norms, routers and experts stay; so does
+the head's weight, which is multiplied in int8.
 """
 
 import copy
@@ -16,11 +18,14 @@ from torch import Tensor, nn
 
 from qkv.adapt import native, row_products
 from qkv.adapt.lora import find_linears
+from qkv.adapt.native import is_plain
+from qkv.adapt.row_products import Matrix
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 
 GROUP = 32  # numbers that share a scale in int4
 KINDS = {"int8": "int8", "int4": "Q4_0"}  # what people type, and how it lies in memory
+TRIED = (8.5, 7.5)  # what the largest number of a group becomes at first in int4; the better one stays
 FEW = 4  # rows up to which PyTorch's own 8-bit product reads the weights once
 
 
@@ -31,6 +36,7 @@ class Quantised(nn.Linear):
     """
 
     kind: str
+    packed: tuple[int, Tensor, Tensor] | None = None  # 4 bits as PyTorch's own product reads them, and what they were
     like: Tensor  # empty, of the type in which the numbers are written out
 
     @property
@@ -71,25 +77,75 @@ class Quantised(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         if not is_plain(input) or input.numel() > row_products.MOST[self.kind] * input.shape[-1]:
             return F.linear(input, self.weight, self.bias)
-        held, scale = self.stored_bytes()
-        if found := native.library():
-            return row_products.multiply(found, input, row_products.Matrix(self.kind, held, scale, self.bias))
-        if self.kind == "int8" and input.dtype == torch.bfloat16 and input.numel() <= FEW * input.shape[-1]:
+        out = multiply_few(input, Matrix(self.kind, *self.stored_bytes(), self.bias), self)
+        return F.linear(input, self.weight, self.bias) if out is None else out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "packed": None}  # a copied layer packs its own
+
+
+class RoundedHead(nn.Linear):
+    """An output projection that multiplies in int8; its weight, which may be the embedding's, stays as it is."""
+
+    rounded: tuple[tuple[int, int], Tensor, Tensor] | None = None  # what it was made of, the bytes, the scales
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
+        weight = self.weight
+        made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        if self.rounded is None or self.rounded[0] != made_of:
+            held, scale = round_weight(weight.detach(), "int8")
             assert scale is not None
-            scale = scale[:, 0].to(input.dtype)
-            out = torch.ops.aten._weight_int8pack_mm(input.flatten(0, -2), held, scale)
-            out = out.view(*input.shape[:-1], -1)
-            return out if self.bias is None else out + self.bias
-        return F.linear(input, self.weight, self.bias)
+            self.rounded = made_of, held, scale
+        _, held, scale = self.rounded
+        few = is_plain(input) and input.numel() <= row_products.MOST["int8"] * input.shape[-1]
+        out = multiply_few(input, Matrix("int8", held, scale, self.bias)) if few else None
+        if out is not None:
+            return out
+        return F.linear(input, row_products.open_matrix("int8", held, scale).to(weight.dtype), self.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "rounded": None}  # a copied layer rounds its own
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether x is numbers on a CPU that nothing but this product will read: no graph, no gradient, no fake."""
-    return (
-        type(x) is Tensor and x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
-        and not (torch.is_grad_enabled() and x.requires_grad) and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-    )
+def round_head(core: nn.Module) -> None:
+    """Let the plain head of a core whose layers have few bits multiply in int8: half of what a step would read."""
+    head = getattr(core, "head", None)
+    if type(head) is nn.Linear and find_quantised(core) and head.in_features % GROUP == 0:
+        head.__class__ = RoundedHead
+
+
+def multiply_few(x: Tensor, matrix: Matrix, layer: Quantised | None = None) -> Tensor | None:
+    """x [..., in] times a matrix of few bits, plus bias, without writing it out; None where there is no kernel for it.
+
+    Where nothing was compiled PyTorch's own products for bf16 do it; of 4 bits `layer` keeps their packed copy.
+    """
+    if found := native.library():
+        return row_products.multiply(found, x, matrix)
+    kind, held, scale, bias = matrix
+    rows = x.flatten(0, -2)
+    if x.dtype != torch.bfloat16 or len(rows) > FEW:
+        return None
+    if kind == "int8" and scale is not None:
+        out = torch.ops.aten._weight_int8pack_mm(rows, held, scale[:, 0].to(x.dtype))
+    elif kind in ("Q4_0", "Q4_1") and layer is not None and len(held) % 16 == 0:
+        if layer.packed is None or layer.packed[0] != held.data_ptr():
+            layer.packed = held.data_ptr(), *pack_int4(kind, held)
+        out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, layer.packed[1], GROUP, layer.packed[2])
+    else:
+        return None
+    out = out.view(*x.shape[:-1], -1)
+    return out if bias is None else out + bias
+
+
+def pack_int4(kind: str, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks of 4 bits as PyTorch's own product reads them: its order of numbers, and scale and middle by group."""
+    start = 4 if kind == "Q4_1" else 2
+    numbers = torch.cat((held[..., start:] & 15, held[..., start:] >> 4), -1).flatten(1)
+    scale = held[..., :2].contiguous().view(torch.float16).float()
+    plus = held[..., 2:4].contiguous().view(torch.float16).float() if kind == "Q4_1" else -8 * scale
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.int(), 1)
+    both = torch.cat((scale, plus + 8 * scale), -1)  # it takes 8 off each number first
+    return packed, both.transpose(0, 1).contiguous().to(torch.bfloat16)
 
 
 def quantise(core: nn.Module, dtype: str, targets: Iterable[str] = ("*",)) -> int:
@@ -100,14 +156,14 @@ def quantise(core: nn.Module, dtype: str, targets: Iterable[str] = ("*",)) -> in
     Raises:
         QkvError: no layer can be quantised.
     """
-    chosen = [m for name, m in find_linears(core).items()
+    chosen = {name: m for name, m in find_linears(core).items()
               if any(fnmatchcase(name, glob) for glob in targets) and not isinstance(m, Quantised)
-              and m.in_features % GROUP == 0]
+              and m.in_features % GROUP == 0}
     if not (chosen or find_quantised(core)):
         raise QkvError("dtype {dtype}: this model has no linear layer in its blocks whose inputs are a multiple of 32",
                        dtype=dtype)
-    for layer in chosen:
-        hold(layer, *round_weight(layer.weight.detach(), dtype))
+    for name, layer in chosen.items():
+        hold(layer, *round_weight(layer.weight.detach(), "int8" if name.endswith(".v") else dtype))
     return len(chosen)
 
 
@@ -121,16 +177,28 @@ def round_weight(weight: Tensor, dtype: str) -> tuple[Tensor, Tensor | None]:
         scale = round_scale(wide.abs().amax(1, keepdim=True) / 127, 2.0**-120)
         return (wide / scale).round().clamp(-127, 127).to(torch.int8), scale
     groups = wide.unflatten(1, (-1, GROUP))
-    # the smallest scale that clips nothing by more than half a step
-    most = torch.maximum(-groups.amin(2, keepdim=True) / 8, groups.amax(2, keepdim=True) / 7.5)
-    scale = round_scale(most, 2.0**-17)
-    numbers = (groups / scale).round().clamp(-8, 7).to(torch.int8)
-    return make_blocks(numbers, scale), None
+    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
+    tries = [fit_scale(groups, largest / -first) for first in TRIED]
+    better = tries[1][0] < tries[0][0]
+    numbers, scale = (torch.where(better, two, one) for one, two in zip(tries[0][1:], tries[1][1:], strict=True))
+    return make_blocks(numbers.to(torch.int8), scale), None
+
+
+def fit_scale(groups: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The squared error of groups [out, groups, 32] in numbers -8 to 7, these numbers, and their scale: the given one
+    once replaced by that of least squares.
+    """
+    scale = round_scale(scale, 2.0**-17)
+    numbers = (groups / scale).round().clamp(-8, 7)
+    best = (numbers * groups).sum(2, keepdim=True) / numbers.square().sum(2, keepdim=True).clamp_min(1)
+    scale = torch.where(best == 0, scale, round_scale(best, 2.0**-17))
+    numbers = (groups / scale).round().clamp(-8, 7)
+    return (numbers * scale - groups).square().sum(2, keepdim=True), numbers, scale
 
 
 def round_scale(scale: Tensor, least: float) -> Tensor:
-    """Scales that bf16 holds exactly, in fp32; from 2**-17 on fp16 does as well."""
-    return scale.clamp_min(least).to(torch.bfloat16).float()
+    """Scales that bf16 holds exactly, in fp32, and not nearer to 0 than `least`; from 2**-17 on fp16 does as well."""
+    return scale.sign().where(scale != 0, 1.0) * scale.abs().clamp_min(least).to(torch.bfloat16).float()
 
 
 def make_blocks(numbers: Tensor, scale: Tensor) -> Tensor:
@@ -162,14 +230,19 @@ def hold_parameter(
 
 def kind_of(weight: Tensor) -> str:
     """The kind of bytes as row_products.py names it."""
-    return "int8" if weight.ndim == 2 else {34: "Q8_0", 18: "Q4_0"}[weight.shape[2]]
+    return "int8" if weight.ndim == 2 else row_products.OF_BYTES[weight.shape[2]]
 
 
 def kept_kinds(dtype: str, *, gguf: bool) -> tuple[str, ...]:
     """The stored kinds that stay as they are when a model is loaded with a dtype that people type."""
     if dtype == "auto":  # without a kernel, writing blocks out at each step would be slower than at once
-        return ("int8", "Q8_0", "Q4_0") if not gguf or native.library() else ()
-    return {"int8": ("int8", "Q8_0"), "int4": ("Q4_0",)}.get(dtype, ())
+        return ("int8", "Q8_0", "Q4_0", "Q4_1") if not gguf or native.library() else ()
+    return {"int8": ("int8", "Q8_0"), "int4": ("Q4_0", "Q4_1")}.get(dtype, ())
+
+
+def is_storable(core: nn.Module) -> bool:
+    """Whether every layer of few bits has a place in safetensors; Q4_1 has none."""
+    return all(layer.kind != "Q4_1" for layer in find_quantised(core).values())
 
 
 def find_quantised(core: nn.Module) -> dict[str, Quantised]:
@@ -194,8 +267,9 @@ def share(core: Transformer, dtype: str) -> Transformer:
     if dtype not in KINDS:
         write_out(twin)
     else:
-        for layer in find_quantised(twin).values():
-            if layer.kind not in kept_kinds(dtype, gguf=False):
+        for name, layer in find_quantised(twin).items():
+            stays = layer.kind in kept_kinds(dtype, gguf=False) and layer.kind != "Q4_1"  # it has no place on disk
+            if not stays and not (layer.kind == "int8" and name.endswith(".v")):
                 write_out(layer)
         quantise(twin, dtype)
     return twin

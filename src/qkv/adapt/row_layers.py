@@ -1,16 +1,16 @@
 """Attention, feed-forward networks and norms that run by the compiled kernels where few rows are read on a CPU.
 
 `use_rows` changes the classes of a core's modules from outside, by what they are; weights, names and checkpoints stay.
-A pass that somebody listens to, that learns, or that the kernels do not know runs as the core has it.
+A pass over more than one token a row, that somebody listens to, or that learns runs as the core has it.
 """
 
 import torch
 from torch import Tensor, nn
 
 from qkv.adapt import native, row_ops, row_products
-from qkv.adapt.native import Library
+from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
-from qkv.adapt.quantise import Quantised, is_plain
+from qkv.adapt.quantise import Quantised
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
@@ -24,11 +24,12 @@ KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 class RowNorm(Norm):
-    """RMSNorm in one pass over each row."""
+    """RMSNorm in one pass over each row: of decoding steps, and in bf16, where PyTorch makes many, of prompts too."""
 
     def forward(self, x: Tensor) -> Tensor:
         s, found = self.spec, native.library()
-        if not found or not is_plain(x) or x.dtype != self.weight.dtype:
+        one = x.shape[-2] == 1 or x.dtype == torch.bfloat16
+        if not found or not one or not is_plain(x) or x.dtype != self.weight.dtype:
             return super().forward(x)
         return row_ops.norm(found, x, self.weight, s.eps, s.offset)
 
@@ -38,7 +39,7 @@ class RowFfn(Ffn):
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         s = self.spec
-        found = find_kernels(x, step, s.dropout)
+        found = find_kernels(x, step, s.dropout) if x.shape[1] == 1 else None
         matrices = found and list_matrices(x, (self.gate, self.up) if s.gated else (self.up,))
         if not found or not matrices:
             return super().forward(x, step)
@@ -91,11 +92,8 @@ def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | No
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
     found = [read_matrix(layer, x.dtype) for layer in layers]
     given = [m for m in found if m is not None]
-    kinds = {m.kind for m in given}
-    rows = x.numel() // x.shape[-1]
-    if len(given) < len(layers) or len(kinds) > 1 or rows > row_products.MOST[given[0].kind]:
-        return None
-    return given
+    known = len(given) == len(layers) and x.numel() <= min(row_products.MOST[m.kind] for m in given) * x.shape[-1]
+    return given if known else None
 
 
 def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:

@@ -94,18 +94,21 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
 }
 
 #if defined(__AVX512BF16__)
-#define IN_PAIRS(kind) ((kind) != FP32 && (kind) != Q4_1)
-static const uint16_t WHOLE[32] = { /* -8 to 7 in bf16, twice */
+#define IN_PAIRS(kind) ((kind) != FP32)
+static const uint16_t POSITIVE[32] = { /* 0 to 15 in bf16, twice */
+  0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
+  0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+static const uint16_t WHOLE[32] = { /* -8 to 7 */
   0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
   0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
 
-/* The same in bf16; of Q4_0 number 16 stands beside number 0, 17 beside 1 and so on. */
+/* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and of Q4_1 nothing is added. */
 INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
   if (kind == BF16) return (__m512bh)_mm512_loadu_si512(at);
-  if (kind == Q4_0) {
-    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(at + 2)));
+  if (kind == Q4_0 || kind == Q4_1) {
+    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4))));
     i = _mm512_or_si512(i, _mm512_slli_epi32(i, 12)); /* the low five bits of each half count */
-    return (__m512bh)_mm512_permutexvar_epi16(i, _mm512_loadu_si512(WHOLE));
+    return (__m512bh)_mm512_permutexvar_epi16(i, _mm512_loadu_si512(kind == Q4_0 ? WHOLE : POSITIVE));
   }
   at += kind == Q8_0 ? 2 : 0;
   return _mm512_cvtne2ps_pbh((__m512)read_int8(at + 16), (__m512)read_int8(at));
@@ -121,19 +124,22 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
   int64_t k = job->k, block = block_bytes(kind), size = k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
   const float *x32 = (const float *)job->x + m * k;
-  const uint16_t *x16 = (const uint16_t *)job->x + m * k;
-  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += 32 * wide) {
+  const int each = kind == Q4_1 ? 64 : 32; /* of Q4_1 the sums of pairs follow in fp32: they meet what is added */
+  const uint16_t *x16 = (const uint16_t *)job->x + m * k * each / 32;
+  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += each * wide) {
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) {
       __builtin_prefetch(w + r * size + ahead); /* of rows that come later: these are on their way */
 #if defined(__AVX512BF16__)
       if (pairs) {
         __m512bh q = read_pairs(kind, w + r * size);
-        vec scale = kind == Q4_0 || kind == Q8_0 ? read_scale(w + r * size) : (vec){0};
+        vec scale = kind >= Q8_0 ? read_scale(w + r * size) : (vec){0};
+        vec plus = kind == Q4_1 ? read_scale(w + r * size + 2) : (vec){0};
 #pragma GCC unroll 8
         for (int c = 0; c < wide; c++) {
-          __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + 32 * c);
-          if (kind == Q4_0 || kind == Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q, x) * scale;
+          __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + each * c);
+          if (kind == Q4_1) sum[r][c] += plus * *(const loose *)(x16 + each * c + 32);
+          if (kind >= Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q, x) * scale;
           else sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q, x);
         }
         continue;
@@ -220,38 +226,45 @@ static void lay_out(const Job *job, int pairs, void *to) {
     int64_t wide = choose_width(job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
     for (int64_t c = 0; c < real; c++)
       for (int64_t b = 0; b < k / 32; b++) {
-        int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
+        int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32, to16 = job->kind == Q4_1 ? 2 * at : at;
         const uint16_t *low = (const uint16_t *)job->x + from;
 #if defined(__AVX512BF16__)
-        if (pairs && job->kind == Q4_0) {
+        if (pairs && (job->kind == Q4_0 || job->kind == Q4_1)) {
           __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
           __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
-          _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
+          _mm512_storeu_si512((uint16_t *)to + to16, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
+          vec sums = read(low, 0, 1) + read(low, 16, 1);
+          if (job->kind == Q4_1) *(loose *)((uint16_t *)to + to16 + 32) = sums;
           continue;
         }
 #endif
-        if (pairs) memcpy((uint16_t *)to + at, low, 64);
+        if (pairs) memcpy((uint16_t *)to + to16, low, 64);
         else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
       }
   }
 }
 
 /* Of each job out [rows, n] = x [rows, k] times its matrix, plus bias; 0 where it was done. No rows: out [n, k] is the
-   matrix. Jobs of one call read the same x, and their matrices are of one kind. */
+   matrix. Jobs of one call, at most four, read the same x; those of one kind in a row share what is laid out of it. */
 int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, int64_t threads) {
   Job jobs[4];
+  void *laid[4] = {0};
   Team team = {jobs, threads > 1 ? number : 0, count, threads};
-  int pairs = given->narrow && IN_PAIRS(given->kind);
-  int64_t rows = (given->rows + MOST - 1) / MOST * MOST;
-  void *laid = given->rows ? calloc((size_t)(rows * given->k), sizeof(float)) : 0;
-  if ((given->rows && !laid) || count > 4) return 1;
-  memcpy(jobs, given, (size_t)count * sizeof(Job));
-  if (laid) {
-    lay_out(given, pairs, laid);
-    for (int64_t i = 0; i < count; i++) jobs[i].x = laid;
+  int64_t rows = (given->rows + MOST - 1) / MOST * MOST, ready = 0;
+  for (; ready < count && ready < 4; ready++) {
+    Job *job = jobs + ready;
+    *job = given[ready];
+    if (ready && job->kind == job[-1].kind) job->x = job[-1].x;
+    else if (rows) {
+      if (!(laid[ready] = calloc((size_t)(rows * job->k), sizeof(float)))) break;
+      lay_out(job, job->narrow && IN_PAIRS(job->kind), laid[ready]);
+      job->x = laid[ready];
+    }
   }
-  if (threads > 1) fork(work, &team, (unsigned)threads, 0);
-  else work(&team);
-  free(laid);
-  return 0;
+  if (ready == count) {
+    if (threads > 1) fork(work, &team, (unsigned)threads, 0);
+    else work(&team);
+  }
+  for (int i = 0; i < 4; i++) free(laid[i]);
+  return ready < count;
 }

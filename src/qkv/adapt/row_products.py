@@ -11,9 +11,10 @@ from qkv.adapt.native import Library
 from qkv.errors import QkvError
 
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-# rows; with more, the matrix is unpacked once (not tuned)
-MOST = {"fp32": 8, "bf16": 8, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+# rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
+MOST = {"fp32": 8, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
+OF_BYTES = {count: kind for kind, count in BYTES.items()}
 
 
 class Matrix(NamedTuple):
@@ -94,7 +95,7 @@ def multiply(found: Library, x: Tensor, matrix: Matrix) -> Tensor:
 
 
 def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """The products of x [..., k] with up to four matrices of one kind, side by side: [..., sum of n]."""
+    """The products of x [..., k] with up to four matrices, side by side: [..., sum of n]."""
     k, x, low = x.shape[-1], x.contiguous(), x.dtype == torch.bfloat16
     total = sum(len(m.weight) for m in matrices)
     out = torch.empty((*x.shape[:-1], total), dtype=x.dtype)

@@ -94,7 +94,7 @@ def from_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def from_gguf(tensor: PackedTensor) -> Packed | None:
     """A GGUF matrix whose kind layers can hold."""
-    if tensor.kind not in ("Q8_0", "Q4_0") or len(tensor.shape) != 2:
+    if tensor.kind not in ("Q8_0", "Q4_0", "Q4_1") or len(tensor.shape) != 2:
         return None
     blocks = torch.from_numpy(tensor.raw).view(tensor.shape[0], tensor.shape[1] // 32, -1)
     return Packed(list(tensor.shape), lambda: (blocks, None), blocks.shape[2])

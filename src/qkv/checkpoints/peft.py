@@ -193,6 +193,8 @@ def read_adapters(
                     raise QkvError("{path}: {key} is {a} of {kind} and lora_B {b}, expected floating-point numbers of "
                                    "[rank, in] and [out, rank]", path=directory / WEIGHTS, key=keys[0],
                                    a=list(a.shape), kind=str(a.dtype).removeprefix("torch."), b=list(b.shape))
+                for key, one in zip(keys, (a, b), strict=True):
+                    refuse_not_finite(directory / WEIGHTS, key, one)
                 for path, one in zip(paths, name_table.convert_in(b, without_flip(slot)), strict=True):
                     if len(paths) == 1 or bool(one.any()):
                         parts[path] = a, one, scale_of_module(stated, module, len(a))
@@ -200,7 +202,8 @@ def read_adapters(
     for slot in name_table.expand_rows(read_names(core, config)[0], core):
         for key in left & {BEFORE + t for t in slot.theirs}:
             left.discard(key)
-            found = name_table.convert_in(tensors[key](), slot)
+            refuse_not_finite(directory / WEIGHTS, key, stored := tensors[key]())
+            found = name_table.convert_in(stored, slot)
             whole |= {names[id(own)]: t for own, t in zip(slot.ours.values(), found, strict=True)}
     if left or not any(".lora_A." in key for key in tensors):
         whose = ", ".join(sorted(left)[:5]) or Message("any of it")
@@ -208,6 +211,12 @@ def read_adapters(
                        "model that it was made for?", directory=directory / WEIGHTS, whose=whose,
                        base_model_name_or_path=stated.get("base_model_name_or_path"))
     return parts, whole
+
+
+def refuse_not_finite(path: Path, key: str, weights: Tensor) -> None:
+    """QkvError for a weight that is NaN or infinite: merged, it would spoil its whole module."""
+    if not bool(weights.isfinite().all()):
+        raise QkvError("{path}: {key} holds NaN or infinite numbers", path=path, key=key)
 
 
 def adapter_scale(directory: Path) -> float:

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, drop_unset, option, read_lines, verb
-from qkv.cli.generate import draw_seed
+from qkv.cli.decoding import grammars, guesses, penalties, read_decoding
+from qkv.cli.generate import draw_seed, note_unheeded
 
 
 @verb("Chat with a model through its own chat template: each line is one turn, blank lines are ignored, /new starts "
@@ -22,9 +23,16 @@ from qkv.cli.generate import draw_seed
 @option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
         "total probability")
 @option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
+@option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")
+@penalties
+@grammars
+@guesses
 def command(common: Common, model: str, system: str | None, **how: Any) -> None:
-    loaded, how = common.load_model(model), drop_unset(**how)
+    how = read_decoding(drop_unset(**how))
+    loaded = common.load_model(model)
+    how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     draw_seed(common, loaded, how)
+    note_unheeded(common, loaded, how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     engine = loaded.engine(page_size=1)  # which keeps what it read: each turn reads what is new

@@ -35,9 +35,19 @@ def command(common: Common, model: str, against: str | None) -> int:
     parity = measure_parity(directory, loaded) if against and loaded else None
     count = sum(p.numel() for p in loaded.core.parameters()) if loaded else None
     report |= {"parameters": count, "loads": loaded is not None, "parity": parity,
+               "lacking_tokens": list_lacking(directory, loaded.tokenizer) if loaded else [],
                "ok": not report["not_finite"] and (parity is None or parity["agrees"])}
     common.print_result(report, list_checks(report, common.say))
     return 0 if report["ok"] else 1
+
+
+def list_lacking(directory: Path, tokenizer: Any) -> list[str]:
+    """The special tokens that stand beside a vocabulary and not in it."""
+    from qkv.json_files import read_json
+    from qkv.tokenizers.backends import roles_of
+
+    named = roles_of(directory, read_json(directory / "tokenizer_config.json", optional=True)) if tokenizer else {}
+    return sorted({text for text in named.values() if tokenizer.id(text) is None})
 
 
 def list_checks(report: dict[str, Any], say: Callable[..., str]) -> Iterator[str]:
@@ -51,6 +61,9 @@ def list_checks(report: dict[str, Any], say: Callable[..., str]) -> Iterator[str
         yield say("✗ {name}: {n} NaN or infinite", name=name, n=n)
     if not report["not_finite"]:
         yield say("✓ all numbers are finite")
+    if report["lacking_tokens"]:
+        yield say("! the vocabulary lacks special tokens that are named beside it: {tokens}",
+                  tokens=", ".join(report["lacking_tokens"]))
     if p := report["parity"]:
         yield say("{mark} largest difference from {theirs}: {difference:.2e} (spread {spread:.2f}, bound {bound:.2e})",
                   mark="✓" if p["agrees"] else "✗", theirs=f"transformers {p['transformers']}", **p)

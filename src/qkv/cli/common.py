@@ -130,7 +130,11 @@ def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 class Option(click.Option):
-    """An option whose help is a message."""
+    """An option whose help is a message; those of a group stand together, below its name."""
+
+    def __init__(self, *args: Any, group: str = "Options", **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.group = group
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record, said = super().get_help_record(ctx), self.help or ""
@@ -153,11 +157,13 @@ class Verb(click.Command):
         formatter.write_usage(ctx.command_path, translate_frame(usage, common.lang), prefix=common.say("Usage: "))
         formatter.write_paragraph()
         formatter.write_text(common.say(self.help or ""))
-        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
-        records = [record for param in options if (record := param.get_help_record(ctx))]
-        with formatter.section(common.say("Options")):
-            formatter.write_dl([(translate_frame(left, common.lang), translate_frame(right, common.lang))
-                                for left, right in records])
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        for group in dict.fromkeys(getattr(param, "group", "Options") for param in options):
+            records = [record for param in options if getattr(param, "group", "Options") == group
+                       and (record := param.get_help_record(ctx))]
+            with formatter.section(common.say(group)):
+                formatter.write_dl([(translate_frame(left, common.lang), translate_frame(right, common.lang))
+                                    for left, right in records])
 
 
 def option(*names: str, help: str, **rest: Any) -> Callable[[Any], Any]:  # noqa: A002

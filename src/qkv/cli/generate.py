@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
+from qkv.cli.decoding import diverse_beams, grammars, guesses, penalties, read_decoding
 from qkv.cli.models import note_other_script
 from qkv.errors import QkvError
 
@@ -15,7 +16,7 @@ from qkv.errors import QkvError
       "write one line for each (line breaks are written as \\n).", examples=(
         'qkv generate demo-lm "One, two,"',
         'qkv generate gpt2 "Once upon a time" -n 100 -t 0.8 --top-p 0.95 --seed 1',
-        'qkv generate ./my-model "1, 2, 3," --stop "." --json',
+        'qkv generate demo-lm "My name is" --json-schema schema.json --json',
     ))
 @click.argument("model")
 @click.argument("prompt", required=False, metavar="[PROMPT|-]")
@@ -29,16 +30,24 @@ from qkv.errors import QkvError
 @option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
 @option("--beam", type=click.IntRange(1), help="beam width")
 @option("--stop", multiple=True, help="stop at this text (may be repeated)")
+@option("--samples", "n", type=click.IntRange(1), help="number of texts: drawn, or the best of the beams")
+@penalties
+@diverse_beams
+@grammars
+@guesses
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
-    how = drop_unset(**how, stop=list(stop) or None)
+    how = read_decoding(drop_unset(**how, stop=list(stop) or None))
     lines, loaded = read_lines(prompt), common.load_model(model)
     single = is_single(prompt)
     if single and not str(prompt).strip() and not loaded.ids(str(prompt)):
         raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from")
     if single:
         note_other_script(common, model, str(prompt))
+    how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     drawn = draw_seed(common, loaded, how)
-    if single and sys.stdout.isatty() and not common.json and how.get("beam", 1) == 1:
+    note_unheeded(common, loaded, how)
+    beams = how.get("beam", loaded.generation_config.get("num_beams", 1) if how.get("sampling") == "model" else 1)
+    if single and sys.stdout.isatty() and not common.json and max(beams, how.get("n", 1)) == 1:
         how.pop("beam", None)
         for piece in loaded.stream(prompt, **how):
             click.echo(piece, nl=False)
@@ -49,11 +58,25 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
         text = "" if result is None else result.text
         failed += [result.error] if result is not None and result.error else []
         more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
-        shown = text if single else text.replace("\\", "\\\\").replace("\n", "\\n")
-        common.print_result({"prompt": line, "text": text, **more, **drawn}, [shown])
+        others = [other.text for other in getattr(result, "others", ())]
+        more |= {"others": others} if others else {}
+        shown = [t if single and not others else t.replace("\\", "\\\\").replace("\n", "\\n") for t in (text, *others)]
+        common.print_result({"prompt": line, "text": text, **more, **drawn}, shown)
     if failed:
         raise failed[0]
     return None
+
+
+def note_unheeded(common: Common, model: Any, how: dict[str, Any]) -> None:
+    """Tell once which keys of the model's own settings change nothing here; the library's warning says no more."""
+    import warnings
+
+    from qkv.tasks import generate
+
+    if how.get("sampling") == "model":
+        warnings.simplefilter("ignore", generate.UnheededKeys)
+        if keys := generate.find_unheeded(model, how):
+            common.note("generation_config.json: not heeded: {keys}", keys=", ".join(keys))
 
 
 def draw_seed(common: Common, model: Any, how: dict[str, Any]) -> dict[str, int]:

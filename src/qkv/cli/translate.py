@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, verb
+from qkv.cli.decoding import diverse_beams, penalties, read_decoding
 from qkv.cli.models import note_other_script
 from qkv.files import to_json_value
 from qkv.messages import Message
 
 KEYS = ("text", "score", "tokens", "alignment", "unknown")  # of a translation, as JSON
+WISHES = Message("What a translation holds")
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
 
@@ -31,6 +33,13 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 @option("--max-new-tokens", type=click.IntRange(1), help="maximum number of tokens per translation")
 @option("--scores", is_flag=True, help="print the score before each line")
 @option("--align", is_flag=True, help="print the source token that each target token attends to most")
+@option("--target-prefix", metavar="TEXT", group=WISHES, help="begin each translation with this text")
+@option("--must-include", metavar="TEXT", multiple=True, group=WISHES, help="each translation holds this text (may be "
+        "repeated)")
+@option("--must-avoid", metavar="TEXT", multiple=True, group=WISHES, help="no translation holds this text (may be "
+        "repeated)")
+@penalties
+@diverse_beams
 @ensemble
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
@@ -39,7 +48,7 @@ def command(
         raise click.UsageError(Message("--nbest {nbest} needs --beam {nbest} or more; --beam is {beam}",
                                        nbest=how["nbest"], beam=how["beam"]))
     lines, loaded, others = read_lines(text, "translate"), common.load_model(model), common.load_models(ensemble)
-    how = drop_unset(**how, **({"align": True} if align else {})) | others
+    how = read_decoding(drop_unset(**how, **({"align": True} if align else {}))) | others
     noted, most = False, max(BATCH, ROWS // how["beam"])
     for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), most=most):
         best = [] if result is None else [result, *result.others]

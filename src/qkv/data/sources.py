@@ -24,6 +24,7 @@ from qkv.data.text_files import (
     refuse_returns,
 )
 from qkv.errors import QkvError, nearest
+from qkv.json_files import TOO_DEEP
 from qkv.messages import Message
 
 PIECE = 1 << 20  # characters of a long text at a time
@@ -339,8 +340,10 @@ def parse_object(text: str, place: str) -> dict[str, object]:
     """The JSON object that a line holds."""
     try:
         item: object = json.loads(text)
-    except (ValueError, RecursionError) as e:
+    except json.JSONDecodeError as e:
         raise QkvError("{place}: not JSON: {e}", place=place, e=e) from None
+    except (ValueError, RecursionError):
+        raise QkvError("{place}: not JSON: {e}", place=place, e=TOO_DEEP) from None
     if not isinstance(item, dict):
         raise QkvError("{place}: found a JSON {kind}, expected an object", place=place, kind=type(item).__name__)
     if "\\ud" in text.lower() and any("\ud800" <= c <= "\udfff" for c in json.dumps(item, ensure_ascii=False)):

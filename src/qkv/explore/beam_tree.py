@@ -23,6 +23,7 @@ from qkv.explore.question import (
     question_as_json,
 )
 from qkv.generation.beam import BeamSearch, Hypothesis
+from qkv.generation.candidates import Candidates
 from qkv.generation.decoder import Decoder, count_new_tokens
 from qkv.lens.trace import Trace
 from qkv.model import Model
@@ -62,11 +63,12 @@ class RecordingSearch(BeamSearch):
         self.places: list[int] = [-1]  # of the live rows among the nodes
         self.born: dict[tuple[int, int], int] = {}
 
-    def rank_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rank_candidates(self, logits: Tensor) -> Candidates:
         """As in BeamSearch; every finite candidate becomes a node."""
         found = super().rank_candidates(logits)
         step, self.born = self.beams.tokens.shape[1], {}
-        for n, (total, parent, token) in enumerate(zip(*(x[0].tolist() for x in found), strict=True)):
+        rows = (x[0].tolist() for x in (found.sums, found.parents, found.tokens))
+        for n, (total, parent, token) in enumerate(zip(*rows, strict=True)):
             if total > -torch.inf:
                 self.born[parent, token] = len(self.nodes)
                 ends = token in self.eos.tolist() and n < self.search.beams

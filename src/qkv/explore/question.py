@@ -31,7 +31,8 @@ from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
-from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.generate import decode_options
+from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.types import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")

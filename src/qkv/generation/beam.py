@@ -1,37 +1,46 @@
 """Beam search: the best whole sentences instead of the best next token, for every source of a batch at once.
 
 Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
-log probability over a length penalty; its length counts the end id. engine.py runs it; a beam is an index into
-a batch's cache, or a table of pages.
+log probability, as adjusted where penalties are given, over a length penalty; its length counts the end id. engine.py
+runs it; a beam is an index into a batch's cache, or a table of pages. What a text must obey (constraints.py) goes along
+with each beam.
 """
 
 import math
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from qkv import sampling
 from qkv.core.model import Transformer
 from qkv.devices import keep_freed
 from qkv.errors import QkvError
+from qkv.generation.candidates import Candidate, Candidates, Reach, share_beams
+from qkv.generation.constraints import Guide
+from qkv.generation.sampler import bar_followers
 from qkv.generation.sequence import DecodeOptions, Finish
+from qkv.sampling import Adjustments
 
 WIDEST = 4096  # beams; more take all memory long before they find a better text
 
 
 @dataclass(frozen=True)
-class Search:
-    """How wide and how long to search.
+class Search(Adjustments):
+    """How wide and how long to search, and by which adjusted log probabilities.
 
     penalty  "gnmt" divides by ((5 + |Y|) / 6)^a (Wu et al. 2016, eq. 14; a = 0.6 in Vaswani et al. 2017),
              "power" by |Y|^a (fairseq, transformers); a is `length_penalty`
     stop     "first": as soon as `beams` hypotheses ended; "bound": when no live one can still enter the n best
              (exact for this pruning); "heuristic": as "bound", but judging live ones at their present length;
              "never": at the longest length only
+    groups   the beams search in so many groups of equal size, one after another at each step: a group pays
+             `diversity_penalty` for each time that the groups before it chose the same token (Vijayakumar et al. 2016)
     """
 
     beams: int = 4
@@ -39,8 +48,13 @@ class Search:
     length_penalty: float = 0.6
     penalty: Literal["gnmt", "power"] = "gnmt"
     stop: Literal["first", "bound", "heuristic", "never"] = "first"
+    groups: int = 1
+    diversity_penalty: float = 0.0
+
+    where = "search"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.beams <= WIDEST:
             raise QkvError("beams: found {beams}, expected 1 to {widest:,}", beams=self.beams, widest=WIDEST)
         if not 1 <= self.nbest <= self.beams:
@@ -49,6 +63,20 @@ class Search:
         if not math.isfinite(self.length_penalty):
             raise QkvError("length_penalty: found {length_penalty}, expected a finite number (0 divides by 1)",
                            length_penalty=self.length_penalty)
+        if not (self.groups >= 1 and self.beams % self.groups == 0):
+            raise QkvError("groups: found {groups}, expected a number that divides the {beams} beams", code="groups",
+                           groups=self.groups, beams=self.beams)
+        if not (math.isfinite(self.diversity_penalty) and self.diversity_penalty >= 0):
+            raise QkvError("diversity_penalty: found {value}, expected a finite number >= 0 (0: no diversity)",
+                           code="diversity-penalty", value=self.diversity_penalty)
+        if (self.groups > 1) != (self.diversity_penalty > 0):
+            raise QkvError("groups is {groups} and diversity_penalty {value}: diverse beams need two groups or more "
+                           "and a penalty above 0", code="groups", groups=self.groups, value=self.diversity_penalty)
+
+    @property
+    def width(self) -> int:
+        """The beams of a group."""
+        return self.beams // self.groups
 
     def divisor(self, length: int) -> float:
         """What the log probability of `length` tokens is divided by."""
@@ -72,16 +100,16 @@ class Beams:
     sources: list[int]
     sums: Tensor  # B M
     tokens: Tensor  # BM T
-    history: Tensor  # BM T, the running sums
+    logprobs: Tensor  # BM T, of the model itself
+    guides: list[Guide | None]  # BM
 
-    def hypothesis(self, row: int, search: Search, ended: tuple[int, float] | None = None) -> Hypothesis:
-        """The live row unchanged, or ended by a token with the sum that it then has."""
-        tokens, sums = self.tokens[row].tolist(), self.history[row].tolist()
+    def hypothesis(self, row: int, search: Search, ended: Candidate | None = None) -> Hypothesis:
+        """The live row unchanged, or ended by a candidate."""
+        tokens, logprobs = self.tokens[row].tolist(), self.logprobs[row].tolist()
+        total = ended.total if ended else float(self.sums.flatten()[row])
         if ended:
-            tokens, sums = [*tokens, ended[0]], [*sums, ended[1]]
-        logprobs = [now - before for now, before in zip(sums, [0.0, *sums], strict=False)]
-        score = sums[-1] / search.divisor(len(tokens))
-        return Hypothesis(tokens, score, logprobs, "stop" if ended else "length")
+            tokens, logprobs = [*tokens, ended.token], [*logprobs, ended.logprob]
+        return Hypothesis(tokens, total / search.divisor(len(tokens)), logprobs, "stop" if ended else "length")
 
 
 class Rows(Protocol):
@@ -95,71 +123,163 @@ class Rows(Protocol):
 
 
 class BeamSearch:
-    """One beam search over a batch: `advance` until no source is left; `found` holds what ended."""
+    """One beam search over a batch: `advance` until no source is left; `found` holds what ended.
 
-    def __init__(self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions) -> None:
+    With groups every source stands there once for each group, side by side.
+    """
+
+    def __init__(
+        self, decoder: Rows, limits: list[int], search: Search, options: DecodeOptions, prompts: Seq[Seq[int]] = ()
+    ) -> None:
+        if len(limits) % search.groups:
+            raise QkvError("groups: {groups} groups search side by side, which one search alone cannot; use beam()",
+                           code="groups", groups=search.groups)
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         # long sums of fp32 would drift; MPS has nothing wider
         wide = torch.float32 if decoder.device.type == "mps" else torch.float64
         none = torch.zeros(len(limits), 0, dtype=wide, device=decoder.device)
-        self.beams = Beams(list(range(len(limits))), none.new_zeros(len(limits), 1), none.long(), none)
+        guides = list[Guide | None](options.guides if len(options.guides) > 1 else options.guides * len(limits))
+        check_guides(guides, limits)
+        self.best = min(search.nbest, search.width)  # of a group
+        self.guided, self.before = bool(guides), [options.list_before(p) for p in prompts]
+        self.beams = Beams(list(range(len(limits))), none.new_zeros(len(limits), 1), none.long(), none, guides)
 
     def advance(self, logits: Tensor) -> Tensor:
         """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
-        sums, parents, tokens = self.rank_candidates(logits)  # B C
-        ends = torch.isin(tokens, self.eos)  # B C
-        self.collect(sums, parents, tokens, ends)
-        # the likeliest that do not end continue, in order
-        live = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.beams]  # B M
-        sums, parents, tokens = sums.gather(1, live), parents.gather(1, live), tokens.gather(1, live)
-        sums = sums.masked_fill(ends.gather(1, live), -math.inf)
+        found = self.rank_candidates(logits)
+        ends = torch.isin(found.tokens, self.eos)  # B C
+        self.collect(found, ends)
+        live, ended = self.choose_live(found, ends)
+        live.sums = live.sums.masked_fill(ended, -math.inf)
         old = self.beams
-        place = order_children(parents, old.sums.shape[1])  # B M
-        sums, parents, tokens = sums.gather(1, place), parents.gather(1, place), tokens.gather(1, place)
-        rows = parents.flatten()
-        written = torch.cat((old.tokens[rows], tokens.flatten()[:, None]), 1)  # BM T
-        history = torch.cat((old.history[rows], sums.flatten()[:, None]), 1)  # BM T
-        self.beams = Beams(old.sources, sums, written, history)
+        live = live.select_columns(order_children(live.parents, old.sums.shape[1]))
+        rows, tokens = live.parents.flatten(), live.tokens.flatten()
+        written = torch.cat((old.tokens[rows], tokens[:, None]), 1)  # BM T
+        logprobs = torch.cat((old.logprobs[rows], live.logprobs.flatten()[:, None]), 1)  # BM T
+        self.beams = Beams(old.sources, live.sums, written, logprobs, self.lead(live) if self.guided else [])
         return self.drop_finished(rows, first=old.tokens.shape[1] == 0)
 
-    def rank_candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best followers of each source, best first: their sums, parent rows and tokens, each [B, C].
+    def choose_live(self, found: Candidates, ends: Tensor) -> tuple[Candidates, Tensor]:
+        """The likeliest that do not end continue, in order; where too few are left, one that ended fills the place."""
+        columns = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.width]  # B M
+        return found.select_columns(columns), ends.gather(1, columns)
+
+    def lead(self, live: Candidates) -> list[Guide | None]:
+        """The guides of the rows that continue."""
+        told = zip(live.parents.flatten().tolist(), live.tokens.flatten().tolist(), live.sums.flatten().tolist(),
+                   strict=True)
+        old = self.beams.guides
+        return [guide.follow(token) if (guide := old[row]) is not None and total > -math.inf else guide
+                for row, token, total in told]
+
+    def rank_candidates(self, logits: Tensor) -> Candidates:
+        """The best followers of each source, best first: each [B, C].
 
         C = beams x (1 + end ids), so that enough are left when every end id of every beam is among them.
         """
-        sources, beams = self.beams.sums.shape
-        wanted = self.search.beams * (1 + max(1, len(self.eos)))
+        wanted = self.search.width * (1 + max(1, len(self.eos)))
         forbid = self.options.forbid
         if self.options.renormalize and forbid:  # before the softmax: the rest sums to 1
             logits = logits.index_fill(-1, torch.tensor(forbid, device=logits.device), -math.inf)  # BM V
+        if self.search.adjusts or self.guided or self.search.groups > 1:
+            return self.rank_adjusted(logits, wanted)
         logprobs, ids = sampling.select_top(logits, wanted, forbid)  # BM C
-        each = ids.shape[-1]
-        sums = (self.beams.sums[:, :, None] + logprobs.view(sources, beams, each)).flatten(1)  # B MC
-        top = sums.topk(min(wanted, sums.shape[1]))
-        tokens = ids.view(sources, beams * each).gather(1, top.indices)
-        first = torch.arange(sources, device=logits.device)[:, None] * beams
-        parents = first + top.indices // each
-        short = max(0, self.search.beams - top.values.shape[1])  # a vocabulary smaller than the beam
-        return pad(top.values, (0, short), value=-math.inf), pad(parents, (0, short)), pad(tokens, (0, short))
+        return self.join_followers(logprobs, ids, logprobs, wanted)
 
-    def collect(self, sums: Tensor, parents: Tensor, tokens: Tensor, ends: Tensor) -> None:
-        """Candidates that end and stand among the first `beams` become hypotheses; each source keeps its best."""
-        width = self.search.beams
-        ended = (ends & sums.isfinite())[:, :width].nonzero().tolist()
-        if sums.isnan().any():
+    def join_followers(self, values: Tensor, ids: Tensor, logprobs: Tensor, wanted: int) -> Candidates:
+        """The best `wanted` of a source out of the best of each of its rows: values, ids and logprobs [BM, C]."""
+        sources, beams = self.beams.sums.shape
+        each = ids.shape[-1]
+        sums = (self.beams.sums[:, :, None] + values.view(sources, beams, each)).flatten(1)  # B MC
+        top = sums.topk(min(wanted, sums.shape[1]))
+        if top.values.isnan().any():
             raise QkvError("beam search: the model's logits are not finite numbers; `check` scans its "
                            "weights")
+        first = torch.arange(sources, device=ids.device)[:, None] * beams
+        tokens, own = (x.view(sources, beams * each).gather(1, top.indices) for x in (ids, logprobs.to(sums.dtype)))
+        found = Candidates(top.values, first + top.indices // each, tokens, own)
+        short = max(0, self.search.width - top.values.shape[1])  # a vocabulary smaller than the beam
+        return Candidates(pad(found.sums, (0, short), value=-math.inf),
+                          *(pad(x, (0, short)) for x in (found.parents, found.tokens, found.logprobs)))
+
+    def rank_adjusted(self, logits: Tensor, wanted: int) -> Candidates:
+        """As `rank_candidates`, by log probabilities [BM, V] after penalties, guides and the choice of other groups."""
+        own = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))  # BM V
+        values = self.adjust(own) if self.search.adjusts else own
+        forbid = torch.tensor(self.options.forbid, dtype=torch.long, device=own.device)
+        values = bar_followers(values.index_fill(-1, forbid, -math.inf), self.beams.guides)
+        if self.search.groups > 1:
+            return self.rank_groups(values, own, wanted)
+        return self.rank_values(values, own, wanted)
+
+    def rank_values(self, values: Tensor, own: Tensor, wanted: int) -> Candidates:
+        """The best by these values [BM, V], none of them refused, those that guides want among them."""
+        while True:
+            best, ids = sampling.top_of(values, min(wanted, values.shape[-1]))  # BM C
+            found = self.join_followers(best, ids, own.gather(1, ids), wanted)
+            refused = self.find_refused(found)
+            if not refused:
+                break
+            rows, tokens = zip(*refused, strict=True)
+            values = values.index_put((torch.tensor(rows), torch.tensor(tokens)), values.new_tensor(-math.inf))
+        if not any(guide and guide.remaining for guide in self.beams.guides):
+            return found
+        reach = Reach(values, own, self.beams.sums, self.beams.guides, self.options.eos)
+        return share_beams(found, reach, self.search.width)
+
+    def find_refused(self, found: Candidates) -> list[tuple[int, int]]:
+        """The rows and tokens of candidates that their guides do not allow."""
+        if not self.guided:
+            return []
+        told = zip(found.sums.flatten().tolist(), found.parents.flatten().tolist(), found.tokens.flatten().tolist(),
+                   strict=True)
+        return [(row, token) for total, row, token in told if total > -math.inf
+                and (guide := self.beams.guides[row]) is not None and guide.refuses(token)]
+
+    def adjust(self, logprobs: Tensor) -> Tensor:
+        """Log probabilities [BM, V] after the penalties of the search."""
+        beams, device, none = self.beams, logprobs.device, logprobs.shape[-1]
+        start = [torch.tensor(self.before[n] if self.before else (), dtype=torch.long, device=device)
+                 for n in beams.sources]
+        before = pad_sequence(start, batch_first=True, padding_value=none, padding_side="left")  # B T
+        text = torch.cat((before.repeat_interleave(beams.sums.shape[1], 0), beams.tokens), 1)  # BM T
+        written = torch.full((len(text),), beams.tokens.shape[1], device=device)
+        return sampling.adjust(logprobs, self.search, text, written, self.eos.expand(len(text), -1))
+
+    def rank_groups(self, values: Tensor, own: Tensor, wanted: int) -> Candidates:
+        """One group after another: each pays for what those before it chose to go on with."""
+        groups, width = self.search.groups, self.beams.sums.shape[1]
+        times = values.new_zeros(len(self.limits) // groups, values.shape[-1])  # of each source's tokens
+        group = torch.tensor([n % groups for n in self.beams.sources], device=values.device)  # B
+        source = torch.tensor([n // groups for n in self.beams.sources], device=values.device)  # B
+        found = self.rank_values(values, own, wanted)
+        for g in range(1, groups):
+            live, ended = self.choose_live(found, torch.isin(found.tokens, self.eos))
+            chosen = (group == g - 1)[:, None] & ~ended & live.sums.isfinite()  # B M
+            times.index_put_((source[:, None].expand_as(chosen)[chosen], live.tokens[chosen]),
+                             values.new_tensor(1.0), accumulate=True)
+            paid = values - self.search.diversity_penalty * times[source].repeat_interleave(width, 0)  # BM V
+            later = self.rank_values(paid, own, wanted)
+            mine = (group == g)[:, None]
+            found = Candidates(*(torch.where(mine, new, old) for new, old in
+                                 zip(vars(later).values(), vars(found).values(), strict=True)))
+        return found
+
+    def collect(self, found: Candidates, ends: Tensor) -> None:
+        """Candidates that end and stand among the first `beams` become hypotheses; each source keeps its best."""
+        width = self.search.width
+        ended = (ends & found.sums.isfinite())[:, :width].nonzero().tolist()
         for n, c in ended:
             source = self.beams.sources[n]
-            last = (int(tokens[n, c]), float(sums[n, c]))
-            self.found[source].append(self.beams.hypothesis(int(parents[n, c]), self.search, last))
+            last = Candidate(*(x[n, c].item() for x in vars(found).values()))
+            self.found[source].append(self.beams.hypothesis(int(last.row), self.search, last))
             self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
 
     def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
         """Finished sources leave the batch, and the cache follows the beams' parents `rows`."""
-        beams, width = self.beams, self.search.beams
+        beams, width = self.beams, self.search.width
         length = beams.tokens.shape[1]
         best = beams.sums.amax(1).tolist()
         stay = [n for n, source in enumerate(beams.sources) if not self.is_done(source, length, best[n])]
@@ -176,7 +296,9 @@ class BeamSearch:
         stay = [n if n in stay else tail.pop() for n in range(len(stay))]
         index = torch.tensor(stay, dtype=torch.long, device=rows.device)
         kept = (index[:, None] * width + torch.arange(width, device=rows.device)).flatten()
-        self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept], beams.history[kept])
+        guides = [beams.guides[row] for row in kept.tolist()] if self.guided else []
+        self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept],
+                           beams.logprobs[kept], guides)
         if stay:
             self.decoder.select_rows(rows[kept], index)
         return self.beams.tokens[:, -1]
@@ -186,21 +308,36 @@ class BeamSearch:
         search, found, longest = self.search, self.found[source], self.limits[source]
         if length >= longest or best == -math.inf:
             return True
-        if search.stop == "never" or len(found) < (search.beams if search.stop == "first" else search.nbest):
+        if search.stop == "never" or len(found) < (search.width if search.stop == "first" else self.best):
             return False
         if search.stop == "first":
             return True
         # sums only fall, and the divisor is monotonic in the length: its best case stands at one of the two ends
         reach = (length,) if search.stop == "heuristic" else (length + 1, longest)
-        return found[search.nbest - 1].score >= best / max(search.divisor(n) for n in reach)
+        return found[self.best - 1].score >= best / max(search.divisor(n) for n in reach)
 
     def add_live(self, n: int) -> None:
         """Where too few ended, the live ones make up the n best, after those that did end."""
-        found, width = self.found[self.beams.sources[n]], self.search.beams
+        found, width = self.found[self.beams.sources[n]], self.search.width
         likeliest = self.beams.sums[n].sort(descending=True, stable=True).indices.tolist()
-        for k in likeliest[: max(0, self.search.nbest - len(found))]:
-            if float(self.beams.sums[n, k]) > -math.inf:
-                found.append(self.beams.hypothesis(n * width + k, self.search))
+        for k in likeliest:
+            row = n * width + k
+            whole = not (self.guided and (guide := self.beams.guides[row]) and guide.remaining)
+            if len(found) < self.best and whole and float(self.beams.sums[n, k]) > -math.inf:
+                found.append(self.beams.hypothesis(row, self.search))
+        if not found:
+            raise QkvError("text {number}: nothing was found that obeys what is asked of it (to begin with, hold or "
+                           "avoid certain words, or follow a grammar); ask for less, or raise beam", code="no-token",
+                           number=self.beams.sources[n] // self.search.groups + 1)
+
+
+def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
+    """QkvError for the first text that has no room for what it must hold."""
+    for n, (guide, limit) in enumerate(zip(guides, limits, strict=bool(guides))):
+        if guide is not None and guide.remaining > limit:
+            raise QkvError("text {number}: what it must hold has {needed} tokens, and at most {limit} may be written; "
+                           "shorten it or raise max_new_tokens", code="constraint-length", number=n + 1,
+                           needed=guide.remaining, limit=limit)
 
 
 def order_children(parents: Tensor, beams: int) -> Tensor:
@@ -218,6 +355,20 @@ def order_children(parents: Tensor, beams: int) -> Tensor:
     return place.argsort(1)
 
 
+def join_groups(found: list[list[Hypothesis]], groups: int) -> list[list[Hypothesis]]:
+    """The hypotheses of each source: the best of every group, the best one first, then the second best, and so on.
+
+    What several groups found stands there once.
+    """
+    joined: list[list[Hypothesis]] = []
+    for n in range(0, len(found), groups):
+        ranks = zip_longest(*found[n : n + groups])
+        ordered = [h for rank in ranks for h in sorted(filter(None, rank), key=lambda h: -h.score)]
+        best = {tuple(h.tokens): h for h in reversed(ordered)}
+        joined.append([h for h in ordered if best[tuple(h.tokens)] is h])
+    return joined
+
+
 @torch.inference_mode()
 def beam(
     core: Transformer,
@@ -232,7 +383,8 @@ def beam(
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
     beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
-    Raises QkvError as `generate` does.
+    With groups each group's best come before any second best, and there may be fewer than n.
+    Raises QkvError as `generate` does, and where no text obeys its guide.
     """
     from qkv.generation.engine import Engine  # which searches by what stands above
 
@@ -242,8 +394,13 @@ def beam(
                        found=found)
     if not options.cache:
         raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
+    if search.groups > 1:  # a group is a search of its own, beside those of the same source
+        prompts = [prompt for prompt in prompts for _ in range(search.groups)]
+        each = tuple(g for g in options.guides for _ in range(search.groups if len(options.guides) > 1 else 1))
+        options = replace(options, guides=each)
     keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
     handles = Engine(core).submit_batch(prompts, options, search=search, ensemble=ensemble)
     for handle in handles:
         handle.result()
-    return [handle.hypotheses for handle in handles]
+    found = join_groups([handle.hypotheses for handle in handles], search.groups)
+    return [hypotheses[: search.nbest] for hypotheses in found]

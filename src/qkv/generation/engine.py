@@ -96,16 +96,18 @@ class Engine:
 
     def submit(
         self, prompt: Seq[int], options: DecodeOptions = DecodeOptions(), *, sampling: Sampling = Sampling(),  # noqa: B008
-        search: Search | None = None, trace: AbstractContextManager[object] | None = None,
+        search: Search | None = None, trace: AbstractContextManager[object] | None = None, seed: int | None = None,
     ) -> Handle:
         """A request: its prompt, or for an encoder-decoder its source, is read when its turn comes.
 
-        With `search` beams look for the likeliest text. `trace` listens to this request's passes alone.
+        With `search` beams look for the likeliest text. `trace` listens to this request's passes alone. `seed` is what
+        its draws are made of, else that of `sampling` with the prompt.
 
         Raises:
             QkvError: a prompt that is empty, too long or of unknown ids, or more than all pages or the memory hold.
         """
         (request,) = self.open_requests([prompt], options, sampling, search)
+        request.sequence.seed = request.sequence.seed if seed is None else seed
         if trace is not None:
             request.context.run(trace.__enter__)
             request.trace, request.cache = trace, Paged(self.pages)
@@ -131,7 +133,7 @@ class Engine:
             for request in requests:
                 self.admit(request, search)
             return [request.handle for request in requests]
-        requests = self.write_requests(prompts, options, sampling, ensemble)
+        requests = self.write_requests(prompts, options, sampling, search, ensemble)
         if not requests:
             return []
         cores, limits = (self.core, *ensemble), [request.writer.limit for request in requests]
@@ -140,19 +142,22 @@ class Engine:
             check_memory(core, rows * (max(map(len, prompts)) + min(max(limits), 64)))
         members = [Decoder(one, options) for one in cores]
         reader = Ensemble(members) if ensemble else members[0]
-        self.batches.append(Batch(requests, reader, BeamSearch(reader, limits, search, options) if search else None))
+        finder = BeamSearch(reader, limits, search, options, prompts) if search else None
+        self.batches.append(Batch(requests, reader, finder))
         self.requests |= {request.group: request for request in requests}
         return [request.handle for request in requests]
 
     def write_requests(
-        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, ensemble: Seq[Transformer] = ()
+        self, prompts: Seq[Seq[int]], options: DecodeOptions, sampling: Sampling, search: Search | None,
+        ensemble: Seq[Transformer] = (),
     ) -> list[Request]:
         """Requests for prompts that can be read, each with its limit and its seed."""
+        own = replace(options, guides=()) if search else options  # a search leads its beams itself
         each = [count_new_tokens(core, prompts, options) for core in (self.core, *ensemble)]
         seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
         sampler, found = Sampler(sampling, options, self.pages.device), list[Request]()
         for prompt, seed, limit in zip(prompts, seeds, map(min, zip(*each, strict=True)), strict=True):
-            writer = Writer(Sequence(tuple(prompt), seed), options, limit)
+            writer = Writer(Sequence(tuple(prompt), seed), own, limit)
             group = Group(self.submitted, [], window=self.window)
             found.append(Request(Handle(self, group, writer.sequence), writer, sampler))
             self.submitted += 1
@@ -167,7 +172,7 @@ class Engine:
                            "and chunk")
         if not self.pages.storage:
             check_memory(self.core, self.settings.tokens)
-        requests = self.write_requests(prompts, options, sampling)
+        requests = self.write_requests(prompts, options, sampling, search)
         for request in requests:
             start = len(options.start)
             read = start if self.core.spec.encoder else len(request.sequence.prompt) + start * self.free_prefix
@@ -196,7 +201,8 @@ class Engine:
             group.inputs = replace(group.inputs, blank_pos=places)
         request.source = prompt if spec.encoder else ()
         if search:
-            request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options)
+            request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options,
+                                        [prompt])
         self.requests[group] = request
         self.scheduler.waiting.append(group)
 

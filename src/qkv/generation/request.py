@@ -101,7 +101,7 @@ class Request:
     @cached_property
     def alike(self) -> object:
         """Requests that are equal in this may be chosen for together."""
-        options = replace(self.sampler.options, max_new_tokens=None, text_stream=None, stop_strings=())
+        options = replace(self.sampler.options, max_new_tokens=None, text_stream=None, stop_strings=(), guides=())
         return self.sampler.sampling, options
 
     def take_token(self, choice: Choice, n: int) -> None:

@@ -1,10 +1,12 @@
 """One row being written: its tokens, its text, and what ends it. Knows no model. Next: pages.py."""
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from qkv.errors import QkvError
+from qkv.generation.constraints import Guide, Rules
 
 Finish = Literal["stop", "length", "stop_string", "cancelled", "error"]
 Top = tuple[tuple[int, float], ...]  # ids with their logprobs, best first
@@ -28,6 +30,9 @@ class DecodeOptions:
     blanks          ids that stand for text to be filled in, where the model writes into such blanks
     context         most tokens of prompt and continuation together; None: what the positions allow
     forbid          ids that are never chosen; the reported logprobs stay the model's own
+    guides          what the text must obey (constraints.py): one for all rows, or, of beams, one for each prompt
+    continues       what the new ids go on from, as repetition counts: the prompt, or, where that is an
+                    encoder-decoder's source, the start alone
     renormalize     beams rank by the probabilities of what is not forbidden, as CTranslate2's do, not by the model's
     stop_strings    texts that end a row; they and what follows stay out of its text
     text_stream     makes, from the ids that a row continues, the stream that turns its new ids into text, such as
@@ -43,6 +48,8 @@ class DecodeOptions:
     blanks: tuple[int, ...] = ()
     context: int | None = None
     forbid: tuple[int, ...] = ()
+    guides: tuple[Guide, ...] = ()
+    continues: Literal["prompt", "start"] = "prompt"
     renormalize: bool = False
     stop_strings: tuple[str, ...] = ()
     text_stream: Callable[[tuple[int, ...]], TextStream] | None = None
@@ -65,6 +72,10 @@ class DecodeOptions:
         if self.stop_strings and self.text_stream is None:
             raise QkvError("stop strings {stop_strings!r}: they need a tokenizer, and there is none; stop at ids",
                            stop_strings=self.stop_strings)
+
+    def list_before(self, prompt: Seq[int]) -> tuple[int, ...]:
+        """The ids that a row's new ones go on from."""
+        return self.start if self.continues == "start" else (*prompt, *self.start)
 
 
 @dataclass(slots=True)
@@ -133,6 +144,7 @@ class Sequence:
     top_logprobs the likeliest ids at each token with their logprobs, best first, where they were asked for
     finish_reason  "stop" (end id), "length" (limit or context), "stop_string", "cancelled", "error"; None while it runs
     timing       of the whole batch that it ran in, or of this request where it came by itself
+    rules        what the choice of the next token looks at beside its logits
     """
 
     prompt: tuple[int, ...]
@@ -143,6 +155,7 @@ class Sequence:
     text: str = ""
     finish_reason: Finish | None = None
     timing: Timing = field(default_factory=Timing)
+    rules: Rules = field(default_factory=Rules)
 
 
 class Event(NamedTuple):
@@ -165,10 +178,19 @@ class Writer:
         self.sequence, self.eos, self.limit = sequence, options.eos, limit
         self.stream = options.text_stream(sequence.prompt) if options.text_stream else None
         self.stops = StopFilter(options.stop_strings) if options.stop_strings else None
+        if len(options.guides) > 1:
+            raise QkvError("guides: found {count}; a text that beams do not search takes one for all", code="guides",
+                           count=len(options.guides))
+        sequence.rules = Rules(options.list_before(sequence.prompt), options.eos, next(iter(options.guides), None))
 
     def write(self, token: int, logprob: float) -> str:
-        """Take a token; give the text that may be shown now. Sets the finish reason when the row is done."""
+        """Take a token; give the text that may be shown now. Sets the finish reason when the row is done.
+
+        Raises QkvError where its rules left no token to choose.
+        """
         row = self.sequence
+        if row.rules.fault:
+            raise row.rules.fault
         row.tokens.append(token)
         row.logprobs.append(logprob)
         piece = ""

@@ -15,7 +15,8 @@ from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Caller, Service, Written
 from qkv.serve.worker import Request, read_events
 from qkv.serve.writing import Clock, bound_time, limit_tokens
-from qkv.tasks.generate import GenerateOptions, decode_options, result_of
+from qkv.tasks.generate import decode_options, result_of
+from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.translate import align_tokens, check_sources, mark_unknown
 from qkv.tasks.types import Result, start_ids
 from qkv.tokenizers.vocabulary import is_closed

@@ -19,7 +19,8 @@ from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Bounds, Caller, Service, Written
 from qkv.serve.worker import Request, Writing, read_events
 from qkv.tasks import generate
-from qkv.tasks.generate import GenerateOptions, decode_options
+from qkv.tasks.generate import decode_options
+from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.special_tokens import blank_ids, with_blank
 
 MANY = 64  # texts that one request may have written at a time: prompts times n

@@ -11,18 +11,23 @@ from torch import Tensor
 from qkv.arguments import Range, check_arguments
 from qkv.baselines import lstm
 from qkv.core.step import Inputs
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest
 from qkv.generation.beam import Hypothesis, Search
 from qkv.generation.beam import beam as beam_search
 from qkv.generation.decoder import batch_by_length
 from qkv.generation.sequence import DecodeOptions
 from qkv.messages import Message
+from qkv.options import replace_from_dict
+from qkv.sampling import Adjustments
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.languages import find_language, mark_source, mark_target
 from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
+from qkv.tasks.wishes import WISHES, make_guides, read_bias
 from qkv.tokenizers.vocabulary import is_closed
 
+OPTIONS = ("source", "target", "beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble", *WISHES,
+           *vars(Adjustments()), "groups", "diversity_penalty")
 LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
 
@@ -30,24 +35,38 @@ LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written 
 def translate(
     model: Model, text: Any, *, source: str | None = None, target: str | None = None, beam: int = 4,
     length_penalty: Annotated[float, Range(-10, 10)] = 0.6, nbest: int = 1, max_new_tokens: int | None = None,
-    align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (),
+    align: bool = False, batch_tokens: int = 2048, ensemble: Sequence[Model] = (), **more: Any,
 ) -> Any:
     """Translate a text, or a list of texts: one Result, or a list of them; see `Model.translate`."""
+    for key in more:
+        if key not in OPTIONS:
+            raise QkvError("{name}: unknown key{hint} (known: {known})", name=key, hint=nearest(key, OPTIONS),
+                           known=", ".join(OPTIONS))
     many, texts = as_list(text)
     for other in ensemble:
         check_ensemble(model, other)
     check_sources(model, texts)
-    ids, search = [model.ids(t) for t in texts], Search(beam, nbest, length_penalty)
+    wishes = {name: more.pop(name, None) for name in WISHES}
+    if more.get("logit_bias") is not None:
+        more["logit_bias"] = read_bias(model, more["logit_bias"])
+    ids, search = [model.ids(t) for t in texts], replace_from_dict(Search(beam, nbest, length_penalty), more)
+    if max_new_tokens is not None and search.min_new_tokens > max_new_tokens:
+        raise QkvError("min_new_tokens is {least} and max_new_tokens {most}: the least is more than the most",
+                       code="contradiction", least=search.min_new_tokens, most=max_new_tokens)
     if source is not None:
         language = find_language(model, "source", source)
         ids = [mark_source(model, row, language) for row in ids]
-    start = start_ids(model, mark_target(model, target))
+    start, guides = start_ids(model, mark_target(model, target)), make_guides(model, len(texts), wishes)
     options = DecodeOptions(max_new_tokens, model.special.eos, start, forbid=model.special.forbid,
-                            renormalize=model.generation_config.get(RENORMALIZE) is True)
+                            renormalize=model.generation_config.get(RENORMALIZE) is True, continues="start")
     others, results = [other.core for other in ensemble], dict[int, Result]()
     find_best = partial(beam_search, ensemble=others) if model.spec.has_blocks else translate_greedily
     for rows in batch_by_length(ids, batch_tokens):
-        found = find_best(model.core, [ids[r] for r in rows], search=search, options=options)
+        mine = replace(options, guides=tuple(guides[r] for r in rows)) if guides else options
+        try:
+            found = find_best(model.core, [ids[r] for r in rows], search=search, options=mine)
+        except QkvError as error:
+            raise renumber(error, rows) from None
         for r, hypotheses in zip(rows, found, strict=True):
             tokenizer, line = model.tokenizer, texts[r]
             read = tokenizer is not None and isinstance(line, str)
@@ -58,6 +77,14 @@ def translate(
             aligned = align_tokens(model, ids[r], start, result.tokens) if align else None
             results[r] = result if aligned is None else replace(result, alignment=aligned)
     return [results[r] for r in range(len(ids))] if many else results[0]
+
+
+def renumber(error: QkvError, rows: Sequence[int]) -> QkvError:
+    """The error of a text of a batch, with the number that the text has among all."""
+    said = error.message
+    if "number" not in said.fields:
+        return error
+    return QkvError(said.template, code=error.code, **{**said.fields, "number": rows[said.fields["number"] - 1] + 1})
 
 
 def mark_unknown(model: Model, source: list[int], start: tuple[int, ...], result: Result) -> Result:
@@ -122,6 +149,9 @@ def translate_greedily(
     if search.nbest > 1:
         raise QkvError("nbest: found {nbest}, but an LSTM baseline translates greedily and has one translation of a "
                        "text; remove it", nbest=search.nbest)
+    if options.guides or search.adjusts or search.groups > 1:
+        raise QkvError("an LSTM baseline translates greedily: remove penalties, biases, groups and what the text must "
+                       "begin with, hold or avoid", code="greedy-baseline")
     longest = options.max_new_tokens or min(core.spec.context or 512, 50 + 2 * max(map(len, sources)))
     found = lstm.translate(core, sources, start=options.start[0], ends=options.eos, longest=longest,
                                 forbid=options.forbid)

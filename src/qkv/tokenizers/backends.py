@@ -37,6 +37,8 @@ OFFSET: Kind = "sentence-offset"
 PREFIX = re.compile(r'"continuing_subword_prefix":\s*"[^"]')
 CHARSMAP = re.compile(r'"precompiled_charsmap":\s*"([^"]*)"')
 FEW = 8  # tokens, and one in a hundred, that no merge makes (RoBERTa's madeupword0000) or that stand there twice
+MOST_TOKENS = 1 << 24  # a number of a token is below it; tables have a row for each
+LEAST_SHARE = 0.9  # of the embedding's rows, below which a vocab.txt was cut; some models have rows to spare
 GROWTH, LONGEST = 100, 256  # how much longer a text may become; bytes that one character may become
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 FLAGS = ("add_prefix_space", "add_bos_token", "add_eos_token", "do_lower_case", "strip_accents",
@@ -368,6 +370,11 @@ def word_pieces(about: Stated, name: str) -> FoundTokenizer:
     if (twice := len(lines) - len(names)) > FEW + len(lines) // 100:
         raise QkvError("{path}: {twice} of its {lines} lines stand there twice or are blank, expected a token in each",
                        path=path, twice=twice, lines=len(lines))
+    beside = about.directory / "config.json"
+    rows = Config(read_json(beside, optional=True), str(beside)).count("vocab_size", 0)
+    if len(names) < LEAST_SHARE * rows:
+        raise QkvError("{path}: found {lines} tokens, and config.json says {rows}: is the file complete?", path=path,
+                       lines=len(names), rows=rows)
     usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | about.roles
     lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
     if lacking:
@@ -449,10 +456,10 @@ def templates(directory: Path) -> dict[str, Any]:
 
 def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
     found = read_json(path, optional=empty)
-    wrong = next((t for t, i in found.items() if type(i) is not int or i < 0), None)
+    wrong = next((t for t, i in found.items() if type(i) is not int or not 0 <= i < MOST_TOKENS), None)
     if wrong is not None:
-        raise QkvError("{path}: token {wrong!r} has {found!r} as its id, expected a number from 0 on", path=path,
-                       wrong=wrong, found=found[wrong])
+        raise QkvError("{path}: token {wrong!r} has {found!r} as its id, expected a number from 0 to below {most:,}",
+                       path=path, wrong=wrong, found=found[wrong], most=MOST_TOKENS)
     if not found and not empty:
         raise QkvError("{path}: the vocabulary is empty", path=path)
     return found

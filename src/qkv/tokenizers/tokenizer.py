@@ -60,6 +60,7 @@ class Tokenizer:
         self.special_ids = {i for i, token in added.items() if token.special} | set(known.values())
         self.spelling = Spelling.from_decoder(backend.decoder)
         self._control: control_tokens.ControlTokens | None = None  # made when it is first asked for
+        self.grammar_tokens: Any = None  # likewise, by generation/grammar.py
 
     def __len__(self) -> int:
         return self.size
@@ -186,6 +187,8 @@ class Tokenizer:
             vocabulary = sources
         known = self._numbers or self.backend.get_vocab()
         token, top = max(known.items(), key=lambda item: item[1], default=("", -1))
+        around = max(self.encode(""), default=-1)  # what is put before or after each text
+        token, top = ("", around) if around > top else (token, top)
         if top >= vocabulary:
             raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
                            "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",

@@ -16,7 +16,7 @@ from qkv.data.text_files import COMPRESSED
 from qkv.errors import QkvError, nearest
 from qkv.families import Config
 from qkv.hub import spec_of
-from qkv.json_files import read_json
+from qkv.json_files import TOO_DEEP, read_json
 from qkv.messages import Message
 from qkv.options import flatten, nest, replace_from_dict
 from qkv.spec import Spec
@@ -47,8 +47,10 @@ def from_toml(path: Path, words: Iterable[str] = (), *, recipe: bool = False) ->
                        code="not-toml", path=path, line=text.count("\n", 0, deep.start()) + 1, most=MOST_PARTS)
     try:
         values = tomllib.loads(text)
-    except (ValueError, RecursionError) as e:  # also digits and brackets without end
+    except tomllib.TOMLDecodeError as e:
         raise QkvError("{path}: not TOML: {e}", code="not-toml", path=path, e=e) from None
+    except (ValueError, RecursionError):  # digits and brackets without end
+        raise QkvError("{path}: not TOML: {e}", code="not-toml", path=path, e=TOO_DEEP) from None
     values.pop("about", None)  # what a recipe says of itself
     known = (*OWN_PARTS, *PLAIN)
     for key in (key for key in values if key not in known):
