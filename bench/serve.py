@@ -265,7 +265,7 @@ def main() -> None:
     part = min(10.0, seconds / 2)
     found: dict[str, Any] = {"load_before": [round(x, 1) for x in os.getloadavg()]}
     with serving(given, rows=given.rows, queue=4 * given.rows) as (port, process):
-        found["overhead"] = measure_overhead(given, port, 3 if given.smoke else 20)
+        found["overhead"] = measure_overhead(given, port, 3 if given.smoke else 4 * given.rounds)
         capacity = asyncio.run(measure_capacity(given, port, trace, part))
         found["capacity_requests_per_second"] = round(capacity, 2)
         before = resident(process)

@@ -41,10 +41,14 @@ AFTER = """
 Held to the paper: transformers has no such model, so the tests contain a slow reference in plain PyTorch, written from
 the paper's text. Such a family is saved under the names of its release, or as type `qkv` if there was none.
 
+GGUF files are read and written for {gguf}. Each is held to the tensor names of the `gguf` package, to transformers'
+logits and, by `make real`, to llama.cpp; what llama.cpp does not know of a model is refused by name.
+
 Not read, with the reason: gpt_oss (sinks, clamped gates and biased experts would be parts for one family, and its weights are
-MXFP4); Falcon with ALiBi (it scales the bias too); Command R+ and StableLM with norms of q and k that have weights of each head's
+MXFP4); qwen3_next (three of four layers are a gated delta rule: a recurrent state and a convolution in place of attention, so a second
+kind of mixer with a cache of its own, for one family; its attention gates its output besides); Falcon with ALiBi (it scales the bias too); Command R+ and StableLM with norms of q and k that have weights of each head's
 own; Phi-3's long rotary factors, switched by length; OPT-350m, whose embeddings are narrower than its states; EmbeddingGemma's
-bidirectional attention. qwen3_next was not examined. Such a config ends in an error that names the key.
+bidirectional attention. Such a config ends in an error that names the key.
 
 """
 
@@ -76,7 +80,7 @@ def lines_of(path: Path) -> int:
 
 def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
     """The page's text."""
-    from qkv.checkpoints import model_dir
+    from qkv.checkpoints import gguf, model_dir
 
     how = ", 20 random models per family" if nightly else ", 3 random models per family"
     shared = ", ".join(f"`{p.name}` {lines_of(p)}" for p in sorted((size.PACKAGE / "families").glob("_*.py")))
@@ -94,7 +98,8 @@ def page(found: dict[str, dict[str, Any]], *, nightly: bool) -> str:
         text += f"| {name} | {types} | {lines} | {peer} | {' | '.join(numbers + ticks)} |\n"
         if note := getattr(module, "UNPUBLISHED", ""):
             notes.append(f"- {name}: {note}")
-    return text + AFTER + "\n".join(notes) + "\n"
+    listed = ", ".join(f"`{name}`" for name in sorted({a.name for a in gguf.architectures().values()}))
+    return text + AFTER.format(gguf=listed) + "\n".join(notes) + "\n"
 
 
 if __name__ == "__main__":

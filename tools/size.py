@@ -26,13 +26,15 @@ BUDGETS = {
 }
 PACKAGES = {  # what each package has today, in lines of code
     "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 992,
-    "gguf_file": 235, "families": 2358, "checkpoints": 1603, "tokenizers": 1299, "data": 2356,
-    "adapt": 808, "sampling": 161,
-    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1992, "lens": 2225,
-    "specialize": 1885, "tasks": 1537, "model": 170, "hub": 196, "training": 5570, "explore": 2472, "labs": 3544,
-    "cli": 2922, "__init__": 24, "__main__": 3,
+    "gguf_file": 239, "families": 2358, "checkpoints": 1727, "tokenizers": 1299, "data": 2260,
+    "adapt": 808, "sampling": 163,
+    "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 2016, "lens": 2225,
+    "specialize": 1887, "tasks": 1537, "model": 170, "hub": 196, "training": 5571, "explore": 2487, "labs": 3544,
+    "cli": 2929, "__init__": 24, "__main__": 3,
     "arguments": 152,
-    "serve": 1632,
+    "serve": 1674,
+    "downloads": 106,
+    "lm_eval": 89,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
@@ -42,7 +44,7 @@ FLOORS = {
     2: ("checkpoints", "tokenizers", "data", "adapt", "sampling", "cost", "devices", "plots", "baselines"),
     3: ("chat", "generation", "lens", "specialize"),
     4: ("tasks", "model", "hub"),
-    5: ("training", "serve"),
+    5: ("training", "serve", "lm_eval"),
     6: ("explore",),
     7: ("labs", "cli"),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WEB, STATIC = ROOT / "web", ROOT / "src" / "qkv" / "explore" / "static"
+TYPED = ("tsconfig.json", "tsconfig.live.json")
 BUILT = ("app.js", "app.css", "index.html", "chat.js", "chat.css", "chat.html")
 
 
@@ -26,8 +27,8 @@ def main() -> int:
     node = shutil.which("node")
     if node is None or not (WEB / "node_modules").is_dir():
         return 0
-    types = subprocess.run([node, "node_modules/typescript/bin/tsc", "--noEmit"], cwd=WEB, check=False)
-    if types.returncode:
+    check = [node, "node_modules/typescript/bin/tsc", "--noEmit", "-p"]
+    if any(subprocess.run([*check, name], cwd=WEB, check=False).returncode for name in TYPED):
         print("web: the types do not fit; see above", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder:

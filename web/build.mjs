@@ -1,19 +1,24 @@
 // Builds the page's bundle: node build.mjs [folder]; the folder is src/qkv/explore/static unless named.
+// node build.mjs live folder: qkv-live.js instead, an ES module whose models run in the browser (src/live/mount.ts).
 import { build } from "esbuild";
 import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { inline_css, wat } from "./plugins.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const to = process.argv[2] ?? join(here, "../src/qkv/explore/static");
+const live = process.argv[2] === "live";
+const to = process.argv[live ? 3 : 2] ?? join(here, live ? "live" : "../src/qkv/explore/static");
+const entry = live ? { "qkv-live": "src/live/mount.ts" } : { app: "src/main.ts", chat: "src/chat/main.ts" };
 
 const built = await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/main.ts", chat: "src/chat/main.ts" },
+  entryPoints: entry,
   outdir: to,
   bundle: true,
   minify: true,
-  format: "iife",
+  format: live ? "esm" : "iife",
+  plugins: live ? [wat, inline_css] : [],
   target: ["es2022", "safari15"],
   charset: "utf8",
   legalComments: "none", // the whole licences stand at the top instead
@@ -32,7 +37,8 @@ async function licences() {
 
 await mkdir(to, { recursive: true });
 for (const file of built.outputFiles) {
+  if (live && file.path.endsWith(".css")) continue; // it is in the module
   await writeFile(file.path, file.path.endsWith(".js") ? (await licences()) + file.text : file.text);
 }
-await copyFile(join(here, "src/index.html"), join(to, "index.html"));
-await copyFile(join(here, "src/chat/chat.html"), join(to, "chat.html"));
+await copyFile(join(here, live ? "src/live/index.html" : "src/index.html"), join(to, "index.html"));
+if (!live) await copyFile(join(here, "src/chat/chat.html"), join(to, "chat.html"));

@@ -80,7 +80,7 @@
   /** The model in the browser: fetched when it is wanted, and never in the way where it is not there. */
   async function live(box) {
     const button = box.querySelector("button");
-    const { view, model, sentence, lang, start, module } = box.dataset;
+    const { view, model, sentence, lang, module } = box.dataset;
     const begin = async () => {
       button.disabled = true;
       const place = document.createElement("div");
@@ -97,7 +97,6 @@
     };
     button.hidden = false;
     button.addEventListener("click", begin);
-    if (start === "auto") (window.requestIdleCallback ?? setTimeout)(begin);
   }
 
   const begin = () => {

@@ -23,6 +23,7 @@ from qkv.messages import Message
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+STRUCTS = {code: struct.Struct(f"<{code}") for code in "BbHhIif?Qqd"}
 STRING, ARRAY, UINT32, INT32, FLOAT32, BOOL, UINT8 = 8, 9, 4, 5, 6, 7, 0
 CHUNK = 1 << 11  # blocks that are unpacked at a time, so that they stay in the cache
 Block = NDArray[Any]
@@ -236,14 +237,17 @@ class Reader:
 
     def take(self, code: str, at: int | None = None) -> Any:
         self.at = self.at if at is None else at
-        self.check_count(1, struct.calcsize(f"<{code}"))
-        (value,) = struct.unpack_from(f"<{code}", self.data, self.at)
-        self.at += struct.calcsize(f"<{code}")
+        one = STRUCTS[code]
+        if one.size > len(self.data) - self.at:
+            self.check_count(1, one.size)
+        (value,) = one.unpack_from(self.data, self.at)
+        self.at += one.size
         return value
 
     def read_text(self) -> str:
         size = self.take("Q")
-        self.check_count(size, 1)
+        if size > len(self.data) - self.at:
+            self.check_count(size, 1)
         self.at += size
         try:
             return str(self.data[self.at - size : self.at], "utf-8")

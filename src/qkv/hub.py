@@ -15,7 +15,7 @@ from qkv.adapt.row_layers import use_rows
 from qkv.arguments import Count, check_arguments
 from qkv.baselines.lstm import build_core
 from qkv.checkpoints import model_dir, peft, run_weights, sentence_transformers
-from qkv.checkpoints.locate import find_local, locate
+from qkv.checkpoints.locate import HUBS, find_local, locate
 from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.devices import parse_device, parse_dtype, read_free_memory
@@ -169,7 +169,7 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
     family = model_dir.find_family(str(name))
     preset = f"{name}:{next(iter(family.SIZES))}" if family else str(name)
     config = model_dir.preset_config(preset)
-    if config is None and ":" in str(name) and not Path(name).exists():
+    if config is None and ":" in str(name) and str(name).partition(":")[0] not in HUBS and not Path(name).exists():
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
         raise QkvError("{name}: there is no family {family!r} with a size {size!r}{hint} (families: {known})",

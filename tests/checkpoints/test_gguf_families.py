@@ -1,13 +1,16 @@
 """Every architecture that GGUF names: tensors are called and shifted as llama.cpp's converter does, and come back."""
 
 import re
+from contextlib import suppress
 
 import gguf
 import pytest
 import torch
+from checkpoints.test_gguf import edit
 from support.gguf_models import DRAWN, draw
 
 import qkv
+from qkv import hub
 from qkv.checkpoints.gguf import architectures
 from qkv.errors import QkvError
 from qkv.gguf_file import open_gguf
@@ -74,3 +77,24 @@ def test_what_llama_cpp_does_not_know_is_not_written(name, change, tmp_path):
 
 def test_names_of_architectures_are_those_of_the_gguf_package():
     assert {a.name for a in architectures().values()} <= set(gguf.MODEL_ARCH_NAMES.values())
+
+
+def test_windows_of_gemma_3_turn_by_10000_where_a_file_says_nothing(tmp_path):
+    draw("gemma3").save_pretrained(tmp_path)
+    qkv.load(tmp_path, device="cpu").save(tmp_path / "m.gguf")
+    edit(tmp_path / "m.gguf", tmp_path / "n.gguf", gemma3__rope__freq_base_swa=...)
+    blocks = hub.spec_of(tmp_path / "n.gguf").stack.blocks
+    assert {b.attn.rotary.base for b in blocks if b.attn.mask.window} == {10_000.0}
+    assert any(not b.attn.mask.window for b in blocks)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "falcon", "chatglm", "olmo2+attention.sliding_window", "bloom", "stablelm"])
+def test_metadata_that_are_missing_or_mean_nothing_are_one_error(name, tmp_path):
+    draw(name).save_pretrained(tmp_path)
+    qkv.load(tmp_path, device="cpu").save(tmp_path / "m.gguf")
+    plain = name.partition("+")[0]
+    for key in [k for k in open_gguf(tmp_path / "m.gguf").metadata if k.startswith(f"{plain}.")]:
+        for value in (..., "x", [1], 2**31, 0):
+            edit(tmp_path / "m.gguf", tmp_path / "n.gguf", **{key.replace(".", "__"): value})
+            with suppress(QkvError):
+                hub.spec_of(tmp_path / "n.gguf")

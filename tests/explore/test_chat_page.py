@@ -6,7 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import torch
-from support.serving import Client, make_service
+from support import browsing
+from support.serving import Client, listening, make_service
 
 from qkv.explore import chat_page, question
 from qkv.serve import gate
@@ -97,6 +98,17 @@ def test_nothing_is_computed_before_somebody_looks(client: Client, monkeypatch: 
     assert client.get("/inside?answer=nope", **ann).status == 404
     assert client.post("/v1/completions", {"model": "demo-lm", **WRITE, "keep": False}, **ann).status == 200
     assert list(client.service.kept)[-1] == number
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_reader_uses_the_page_in_a_real_browser(key: str) -> None:
+    browsing.chromium()
+    service, keys = make_service("demo", "demo-lm"), gate.Keys({"ann": gate.hash_key(key)} if key else {})
+    pages = chat_page.make_routes(service, keys, cookie="qkv", lang="en")
+    with listening(service, keys=keys, more=pages) as (port, _):
+        found = browsing.browsed("chat.mjs", f"http://127.0.0.1:{port}/", *[key] * bool(key), timeout=300)
+    assert "shoe" in found["first"]
 
 
 def test_nothing_written_and_models_gone_are_said(client: Client) -> None:

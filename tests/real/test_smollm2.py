@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from checkpoints.test_gguf import draw_lines, load_theirs
+from support.harness_tasks import run_tasks, write_tasks
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
 import qkv
@@ -75,3 +76,21 @@ def test_it_goes_out_again_with_the_same_numbers(model, path, tmp_path):
     again, ids = qkv.load(tmp_path / "again.gguf", device="cpu"), torch.tensor([model.ids(PROMPTS[0])])
     assert torch.equal(again(ids).logits, model(ids).logits)
     assert open_gguf(tmp_path / "again.gguf").metadata["tokenizer.ggml.pre"] == "smollm"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_harness_finds_what_it_finds_of_transformers(model, path, tmp_path):
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    import qkv.lm_eval  # noqa: F401  names the model to the harness
+
+    model.save(tmp_path / "dir", dtype="fp32")
+    write_tasks(tmp_path, 200)
+    tasks = ("choose", "roll")
+    ours, each = run_tasks(tmp_path, "qkv", {"pretrained": str(path), "device": "cpu", "dtype": "fp32"}, tasks)
+    how = {"pretrained": str(tmp_path / "dir"), "dtype": "float32", "device": "cpu", "batch_size": 16}
+    theirs, others = run_tasks(tmp_path, "hf", how, tasks)
+    assert ours["choose"]["acc,none"] == theirs["choose"]["acc,none"]
+    assert ours["choose"]["acc_norm,none"] == theirs["choose"]["acc_norm,none"]
+    assert ours["roll"]["word_perplexity,none"] == pytest.approx(theirs["roll"]["word_perplexity,none"], rel=1e-5)
+    assert [[greedy for _, greedy in item] for item in each[:200]] == [[greedy for _, greedy in item]
+                                                                      for item in others[:200]]

@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_completion_is_what_the_model_writes(client: Client, lm: Model) -> Non
 
 
 @pytest.mark.parametrize("more", [{}, {"temperature": 1.3, "seed": 5, "n": 3}, {"stop": ["four", "shoe"]},
-                                  {"echo": True}, {"logprobs": 0}])
+                                  {"echo": True, "logprobs": 0}, {"logprobs": 0}])
 def test_pieces_join_to_the_whole(client: Client, more: dict[str, Any]) -> None:
     whole = client.post("/v1/completions", {**COLD, **more}).json
     streamed = client.post("/v1/completions", {**COLD, **more, "stream": True,
@@ -81,6 +82,38 @@ def test_pieces_join_to_the_whole(client: Client, more: dict[str, Any]) -> None:
         assert set(ends[:-1]) == {None}
     if "n" in more:
         assert len({choice["text"] for choice in whole["choices"]}) > 1
+
+
+def test_the_likeliest_tokens_come_with_each(chatting: Client, lm: Model) -> None:
+    wanted = lm.generate(TEXT, max_new_tokens=5, top_logprobs=3).top_logprobs
+    rows = chatting.post("/v1/completions", {**COLD, "max_tokens": 5, "logprobs": 3, "echo": True}).json["choices"][0]
+    found = rows["logprobs"]["top_logprobs"]
+    assert found[0] is None
+    best = [pytest.approx([p for _, p in row], abs=1e-5) for row in wanted]
+    assert [list(one.values()) for one in found[-5:]] == best
+    assert all(len(one) == 3 for one in found[1:])
+    body = {"model": "demo-lm", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0}
+    (choice,) = chatting.post("/v1/chat/completions", {**body, "logprobs": True, "top_logprobs": 2}).json["choices"]
+    for row in choice["logprobs"]["content"]:
+        assert row["top_logprobs"][0]["token"] == row["token"]
+        assert row["top_logprobs"][0]["logprob"] >= row["top_logprobs"][1]["logprob"]
+
+
+def test_a_prompt_s_own_tokens_are_scored(client: Client, lm: Model) -> None:
+    lines = [TEXT, "Twinkle, twinkle, little star, " * 2, "A"]
+    found = client.post("/v1/completions", {**COLD, "prompt": lines, "echo": True, "logprobs": 0, "n": 2}).json
+    for n, choice in enumerate(found["choices"]):
+        line, ids = lines[n // 2], lm.ids(lines[n // 2])
+        rows = choice["logprobs"]
+        assert choice["text"].startswith(line)
+        assert "".join(rows["tokens"]) == choice["text"]
+        assert rows["token_logprobs"][0] is None
+        own = rows["token_logprobs"][1 : len(ids)]
+        assert sum(own) == pytest.approx(lm.score(line) if len(ids) > 1 else 0.0, abs=1e-3)
+        places = zip(rows["text_offset"], rows["tokens"], strict=True)
+        assert [choice["text"][at : at + len(token)] for at, token in places] == rows["tokens"]
+    reply = client.post("/v1/completions", {**COLD, "model": "demo", "prompt": "我", "echo": True, "logprobs": 0})
+    assert (reply.status, reply.error["param"]) == (400, "echo")
 
 
 def test_several_prompts_are_answered_in_their_order(client: Client, lm: Model) -> None:
@@ -243,6 +276,21 @@ def test_what_does_not_fit_is_said_with_both_numbers(client: Client, lm: Model) 
     assert (reply.status, reply.error["code"]) == (400, "no_chat_template")
 
 
+@pytest.mark.parametrize("name", ["demo-lm", "demo-moe", "demo"])
+def test_the_longest_prompt_is_answered_and_one_longer_is_not(client: Client, name: str) -> None:
+    model, room = qkv.load(name), 4096
+    for _ in range(2):  # the second time it knows how much fits
+        reply = client.post("/v1/completions", {**COLD, "model": name, "prompt": [9] * room})
+        if reply.status == 400:
+            assert reply.error["code"] == "context_length_exceeded"
+            room = int(reply.error["message"].split("at most ")[1].split()[0])
+    assert reply.status == 200, reply.body
+    assert reply.json["choices"][0]["finish_reason"] in ("length", "stop")
+    assert reply.json["usage"]["completion_tokens"] >= 1
+    assert room <= (model.spec.stack.longest or model.spec.context or room)
+    assert client.post("/v1/completions", {**COLD, "model": name, "prompt": [9] * (room + 1)}).status == 400
+
+
 def test_a_template_that_loops_stops_and_harms_nobody(chatting: Client) -> None:
     from qkv.chat.template import Template
 
@@ -299,6 +347,33 @@ def test_whoever_leaves_frees_their_pages(client: Client) -> None:
     assert client.service.running["demo-lm"] == 0
 
 
+def test_whoever_reads_nothing_is_given_up() -> None:
+    with asking("demo-lm", seconds=0.2, patience=0.2) as client:
+        client.post("/v1/completions", {**COLD, "max_tokens": 1})
+        body = json.dumps({**COLD, "max_tokens": 150, "stream": True}).encode()
+
+        async def send_slowly() -> None:
+            given = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def receive() -> Any:
+                return given.pop() if given else await asyncio.Event().wait()
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.body":
+                    await asyncio.Event().wait()
+
+            scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "POST", "path": "/v1/completions",
+                     "query_string": b"", "headers": [(b"host", b"testserver")], "root_path": ""}
+            await client.app(scope, receive, send)
+
+        client.run(asyncio.wait_for(send_slowly(), 10))
+        assert client.service.running["demo-lm"] == 0
+        engine = client.service.models.loaded["demo-lm"].engine
+        assert engine is not None
+        time.sleep(0.2)
+        assert engine.pages.free == engine.pages.count - 1
+
+
 def test_an_engine_that_breaks_ends_its_requests_and_goes_on(client: Client, monkeypatch, capsys) -> None:
     engine = client.service.models.loaded["demo-lm"].engine
     assert engine is not None
@@ -339,6 +414,16 @@ def test_models_make_room_for_one_another(lm: Model) -> None:
         assert (reply.status, reply.error["code"]) == (503, "no_memory")
         assert reply.headers["retry-after"]
         client.service.models.loaded["demo-bert"].users -= 1
+        assert client.post("/v1/completions", COLD).status == 200
+
+
+def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:
+    with asking("demo-lm") as client:
+        client.service.models.sources["broken"] = str(tmp_path / "secret-place")
+        reply = client.post("/v1/completions", {**COLD, "model": "broken"})
+        assert (reply.status, reply.error["code"]) == (503, "model_not_loaded")
+        assert "secret-place" not in reply.error["message"]
+        assert "secret-place" in client.log.getvalue()
         assert client.post("/v1/completions", COLD).status == 200
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+import qkv
 from qkv import paths
 from qkv.cli import main
 from qkv.cli import serve as verb
 from qkv.cli.common import Common
+from qkv.tasks.score import predict_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("serve.md", "serve.zh-CN.md")
@@ -103,7 +105,9 @@ def test_each_command_line_is_understood(args: list[str], tmp_path: Path, monkey
 def test_the_example_in_python_runs(served: Served, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     need("openai")
     (code,) = blocks(page, "python")
-    exec(compile(served.move(code), page, "exec"), {})
+    scope: dict[str, Any] = {}
+    exec(compile(served.move(code), page, "exec"), scope)
+    scope["client"].close()
     assert "three" in capsys.readouterr().out
 
 
@@ -196,3 +200,41 @@ def test_a_browser_extension_s_request_is_answered(served: Served) -> None:
 def test_keys_of_the_environment_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "QKV_API_KEY", "short")
     assert main(["serve", "demo-lm"]) == 2
+
+
+def test_libretranslate_s_own_client_is_answered(served: Served) -> None:
+    found = need("libretranslatepy").LibreTranslateAPI(f"{served.said['url']}/")
+    assert found.translate("我爱学习。", "zh", "en") == "I love studying."
+    assert {row["code"] for row in found.languages()} == {"zh", "en"}
+
+
+def test_lm_evaluation_harness_is_answered(served: Served) -> None:
+    need("lm_eval")
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.openai_completions import LocalChatCompletion  # pyright: ignore[reportMissingImports]
+
+    model = LocalChatCompletion(model="smollm2", base_url=f"{served.said['url']}/v1/chat/completions",
+                                tokenizer_backend=None, max_retries=1)  # fmt: skip
+    context = model.apply_chat_template([{"role": "user", "content": "Count."}])
+    how = {"until": ["five"], "max_gen_toks": 12, "temperature": 0}
+    asked = Instance(request_type="generate_until", doc={}, arguments=(context, how), idx=0)
+    (found,) = model.generate_until([asked])
+    assert found.strip().startswith("three")
+    assert "five" not in found
+
+
+def test_lm_evaluation_harness_scores_as_the_model_does(served: Served) -> None:
+    need("lm_eval")
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.openai_completions import LocalCompletionsAPI  # pyright: ignore[reportMissingImports]
+
+    url, tokenizer = f"{served.said['url']}/v1/completions", str(paths.bundled_dir() / "demo-lm")
+    model = LocalCompletionsAPI(model="demo-lm", base_url=url, max_retries=1, tokenizer=tokenizer,
+                                tokenizer_backend="huggingface")  # fmt: skip
+    pairs = [("One, two,", " three, four"), ("One, two, buckle", " my hat;")]
+    found = model.loglikelihood([Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=n)
+                                 for n, pair in enumerate(pairs)])  # fmt: skip
+    for (total, _), pair in zip(found, pairs, strict=True):
+        assert total == pytest.approx(qkv.load("demo-lm").score(pair), abs=1e-3)
+    likeliest = [bool(predict_text(qkv.load("demo-lm"), pair)[1].all()) for pair in pairs]
+    assert [greedy for _, greedy in found] == likeliest

@@ -107,15 +107,22 @@ def test_a_foreign_page_is_refused_and_a_named_one_may_ask(client: Client, guard
     assert guarded.post("/v1/completions", COLD, origin="https://app.example", **bearer(KEY)).status == 200
 
 
-def test_every_answer_has_an_id_and_the_log_has_no_prompt(client: Client) -> None:
+def test_every_answer_has_an_id_and_the_log_has_no_prompt(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     reply = client.post("/v1/completions", {**COLD, "prompt": "A secret"}, x_request_id="mine-1")
     assert reply.headers["x-request-id"] == "mine-1"
     assert reply.json["id"] == "cmpl-mine-1"
     assert client.post("/v1/completions", {**COLD, "n": "secret"}, x_request_id="no good\x7f").status == 400
     lines = [json.loads(line) for line in client.log.getvalue().splitlines()]
     assert [line["id"] for line in lines][-2] == "mine-1"
+    assert (lines[-2]["model"], lines[-2]["wrote"]) == ("demo-lm", 4)
     assert (lines[-1]["path"], lines[-1]["status"]) == ("/v1/completions", 400)
-    assert "secret" not in client.log.getvalue()
+    with monkeypatch.context() as patch:
+        patch.setattr(client.service.models, "find_name", lambda name: {}["a secret"])
+        reply = client.post("/v1/completions", {**COLD, "prompt": "A secret"})
+    assert (reply.status, reply.error["type"]) == (500, "server_error")
+    last = json.loads(client.log.getvalue().splitlines()[-1])
+    assert (last["error"], last["id"]) == ("KeyError", reply.headers["x-request-id"])
+    assert "secret" not in client.log.getvalue() + reply.body.decode()
     text = client.get("/metrics").body.decode()
     assert 'qkv:request_errors_total{status="400"}' in text
     assert "qkv:time_to_first_token_seconds_count" in text

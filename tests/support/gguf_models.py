@@ -37,6 +37,9 @@ def draw(architecture: str) -> Any:
         said |= {"head_dim": 48} if "head_dim" in said else {}
     if kind in WHOLE:
         said |= {"layer_types": None, "sliding_window": None, "use_sliding_window": False}
+    if kind in ("gemma3_text", "olmo3"):
+        said["layer_types"] = ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"] * 9
+        said["layer_types"] = said["layer_types"][: said["num_hidden_layers"]]
     if kind == "smollm3":
         said["no_rope_layers"] = [int((i + 1) % 4 != 0) for i in range(said["num_hidden_layers"])]
     rope = said.get("rope_parameters") or {}

@@ -7,10 +7,12 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
+
+from starlette.routing import BaseRoute
 
 import qkv
 from qkv.serve import gate, listen
@@ -126,12 +128,15 @@ def asking(*names: str, access: gate.Access | None = None, **more: Any) -> Itera
 
 
 @contextlib.contextmanager
-def listening(service: Service, *, drain: float = 10.0) -> Iterator[tuple[int, listen.Server]]:
+def listening(
+    service: Service, *, drain: float = 10.0, keys: gate.Keys | None = None, more: Sequence[BaseRoute] = ()
+) -> Iterator[tuple[int, listen.Server]]:
     """A real server in a thread of this process: its port, and the server, whose end is waited for."""
     bound = listen.bind_socket("127.0.0.1", 0)
     port = bound.getsockname()[1]
-    access = gate.Access(gate.list_hosts(["127.0.0.1"], port))
-    server = listen.Server(make_app(service, access, log=gate.Log(StringIO())), service, drain=drain)
+    access = gate.Access(gate.list_hosts(["127.0.0.1"], port), (), keys or gate.Keys())
+    app = make_app(service, access, log=gate.Log(StringIO()), more=more)
+    server = listen.Server(app, service, drain=drain)
     ready = threading.Event()
     server.begun = ready.set
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import browsing
-from website import course, links, notebooks, questions, repository
+from website import course, learning, links, notebooks, questions, repository
 from website.pages import LANGS, SITE, Site
 from website.widgets import Widgets
 
@@ -80,6 +81,20 @@ def test_a_right_answer_is_computed_not_written(name: str) -> None:
             assert words & set(compute(name)), call
 
 
+def test_what_chapters_compute_is_what_is_known_elsewhere() -> None:
+    """A word looks at the word it translates; published sizes; softmax by the formula alone."""
+    five, ten, twelve = (compute(name) for name in ("05_attention", "10_words", "12_cache"))
+    for word, source in {"tea": "茶", "table": "桌上", "finished": "看完"}.items():
+        row = five["shares"][five["written"].index(word)]
+        assert five["read"][row.index(max(row))] == source
+    assert five["needed"] == "书"
+    assert all(abs(sum(row) - 100) < 1 for row in five["shares"])
+    first = 1 / (1 + math.exp(5.1 - 15.8) + math.exp(-3.2 - 15.8))
+    assert ten["real"][0] == pytest.approx(first, abs=1e-12)
+    assert twelve["mib"] == 4.5
+    assert compute("06_heads")["width"] == compute("06_heads")["heads"] * compute("06_heads")["size"]
+
+
 def test_a_computed_answer_that_is_no_option_is_an_error(tmp_path: Path) -> None:
     widgets = Widgets(Site("en", tmp_path, tmp_path), "course/x.md", files=False)
     with pytest.raises(ValueError, match="none of"):
@@ -98,6 +113,22 @@ def test_a_figure_has_its_files_words_and_a_line_to_cite(tmp_path: Path) -> None
     assert b"<text" in first[0]  # stays text
     widgets.draw("one", widgets.bars("概率", ["书", "茶"], [0.9, 0.1]), "两个词的概率")
     assert [path.read_bytes() for path in files] == first
+
+
+def test_the_recorded_run_is_whole_and_small() -> None:
+    found = json.loads(learning.FILE.read_text(encoding="utf-8"))
+    assert learning.FILE.stat().st_size < 2_000_000
+    steps = [one["step"] for one in found["steps"]]
+    assert steps == sorted(set(steps))
+    for one in found["steps"]:
+        assert len(one["said"]) == len(found["texts"])
+        assert len(one["looks"]) == len(one["written"])
+        for row in one["looks"]:
+            assert len(row) == len(found["read"])
+            assert abs(sum(row) - 100) <= len(row) / 2  # each is rounded
+    assert found["steps"][-1]["loss"] < found["steps"][1]["loss"] / 3
+    names, forms = learning.make_frames(Site("zh", ROOT, ROOT))
+    assert len(names) == len(forms) == len(steps)
 
 
 @chapters
@@ -130,7 +161,7 @@ def test_every_question_leads_to_a_lab_a_panel_or_an_output(tmp_path: Path) -> N
     site = Site("en", tmp_path, tmp_path)
     every = questions.list_recorded()
     for one in questions.read_questions():
-        assert one.lab in labs.list_names() if one.lab else one.words[1] in ("look", "info", "show"), one
+        assert one.lab in labs.list_names() if one.lab else set(questions.find_answer(one)) == set(LANGS), one
         assert all(panel in questions.PANELS.values() for panel in questions.list_panels(one))
         assert one.looks in every or not questions.list_panels(one)
         assert set(questions.list_explaining(site, one)) <= set(CHAPTERS)

@@ -10,31 +10,47 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from qkv import cli
+
 from . import course, notebooks, questions, repository, teachers
 from .figures import Drawing
-from .pages import LANGS, SITE, Site
+from .pages import LANGS, ROOT, SITE, Site
 from .widgets import Widgets
 
-LIVE = ("qkv-live.js", "models")  # what web/ builds for the browser, where it does
+WEB = ROOT / "web"
+MODELS = ("demo", "demo-lm", "demo-moe")  # those that the chapters run in the browser
 
 
 def build_site(aside: Path, folder: Path, live: Path | None, url: str) -> None:
     """Both languages side by side, then what they share; `folder` is replaced as a whole at the end."""
     made, assets = aside / "made", aside / "assets"
+    if live:
+        shutil.copytree(live, assets)
+    there = live is not None or build_live(assets)
     with ProcessPoolExecutor(len(LANGS), get_context("spawn")) as pool:
-        jobs = [pool.submit(build_language, lang, aside, made, live is not None) for lang in LANGS]
+        jobs = [pool.submit(build_language, lang, aside, made, there) for lang in LANGS]
         questions.record_pages(assets / "inside")
         notebooks.write_notebooks(assets / "notebooks", url)
         for job in jobs:
             job.result()
     shutil.copytree(assets, made / "assets", dirs_exist_ok=True)
-    for name in LIVE if live else ():
-        copy = shutil.copytree if (live / name).is_dir() else shutil.copy2  # type: ignore[operator]
-        copy(live / name, made / "assets" / name)  # type: ignore[operator]
     if folder.exists():
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(made, folder)
+
+
+def build_live(folder: Path) -> bool:
+    """The core in the browser with its models, where its source is here with Node and `npm ci` in web/."""
+    node = shutil.which("node")
+    if node is None or not (WEB / "src" / "live" / "mount.ts").is_file() or not (WEB / "node_modules").is_dir():
+        return False
+    subprocess.run([node, "build.mjs", "live", str(folder)], cwd=WEB, check=True)
+    (folder / "index.html").unlink(missing_ok=True)
+    for name in MODELS:
+        if cli.main(["convert", name, str(folder / "models" / name), "--to", "web", "--quiet"]):
+            raise RuntimeError(f"qkv convert {name} --to web failed")
+    return True
 
 
 def build_language(lang: str, aside: Path, made: Path, live: bool) -> None:
@@ -100,7 +116,7 @@ def run_mkdocs(site: Site, nav: list[Any], target: Path, aside: Path, live: bool
         "INHERIT": str(SITE / "mkdocs.yml"), "docs_dir": str(site.source), "site_dir": str(target), "nav": nav,
         "site_description": site.say("看清 Transformer 为什么这么说", "See why a Transformer says what it says"),
         "theme": {"language": site.lang, "custom_dir": str(SITE / "theme")},
-        "extra": {"alternate": True, "polyfills": ["assets/iframe-worker.js"],
+        "extra": {"alternate": True, "polyfills": ["assets/iframe-worker-and-index.js"],
                   "generator": False, "live": live},
         "plugins": {"search": {"lang": [site.lang], "separator": r"[\s\u200b\-，。：；、（）“”？！]+"}, "offline": {}},
     }

@@ -1,5 +1,6 @@
 """Figures: as HTML on the page, and as SVG and PNG files at a link that stays, with a text and a line to cite."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,6 +10,13 @@ from qkv.plots import figure, html
 from qkv.plots.forms import Form
 
 from .pages import Site
+
+SHADE = re.compile(r"(rgba\(\d+,\d+,\d+,)([\d.]+)\)")  # a little paler: both black and white stand out on it
+BLANK = re.compile(r' style="(background:rgba\(\d+,\d+,\d+,0\.0\d\))?"(?=></td>)| style=""')  # says nothing
+STYLES = (  # of every cell, which course.css says once for all
+    "padding:2px 6px;text-align:left;", "white-space:nowrap;", ' style="background:none"',
+    "border-collapse:collapse;color:inherit;font-size:12px;width:auto",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,12 @@ class Drawing:
 
 def render(forms: Sequence[Form], label: str) -> str:
     """Forms as HTML for a page of the site: each box scrolls by itself, by the keyboard too."""
-    made = "".join(map(html.render, forms))
+    made = SHADE.sub(lambda m: f"{m[1]}{0.9 * float(m[2]):.2f})", "".join(map(html.render, forms)))
     box = f'<figure tabindex="0" role="group" aria-label="{escape(label, quote=True)}" class="plot" style='
-    return made.replace("<figure style=", box).replace("<table style=", '<table class="plot" style=').replace("\n", " ")
+    for style in STYLES:
+        made = made.replace(style, "")
+    made = BLANK.sub("", made).replace("<table>", '<table class="plot">')
+    return made.replace("<figure style=", box).replace("\n", " ")
 
 
 def save_files(forms: Sequence[Form], folder: Path, name: str) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from qkv.explore.question import Question
 from qkv.explore.record import record
 
 from .course import find_title, list_chapters, name_labs
-from .pages import ROOT, Site
+from .pages import ROOT, SITE, Site
 from .widgets import Widgets
 
 PANELS = {
@@ -142,10 +143,9 @@ def write_answer(site: Site, place: str, asked: Asked, every: list[tuple[str, st
     widgets = Widgets(site, place, files=False)
     if asked.lab:
         yield widgets.verdict(asked.lab)
-    elif PICTURES in asked.words:
-        yield from show_pictures(site, place, asked)
     else:
-        yield show_output(site, asked.command)
+        yield find_answer(asked)[site.lang] + "\n"
+        yield show_pictures(site, place, asked) if PICTURES in asked.words else show_output(site, asked.command)
     links = [widgets.look(site.say("打开面板：", "open the panel: ") + name_panel(site, panel),
                           name_page(*asked.looks, every), panel) for panel in list_panels(asked)]
     word = site.say("课程", "course")
@@ -162,15 +162,26 @@ def list_explaining(site: Site, asked: Asked) -> list[str]:
     return [CHAPTERS[word] for word in [*reversed(asked.words), *list_panels(asked)] if word in CHAPTERS][:1]
 
 
-def show_pictures(site: Site, place: str, asked: Asked) -> Iterator[str]:
+def find_answer(asked: Asked) -> dict[str, str]:
+    """The short answer in words to a question that no lab answers.
+
+    Raises:
+        KeyError: site/answers.toml has none.
+    """
+    found = tomllib.loads((SITE / "answers.toml").read_text(encoding="utf-8"))
+    return found[next((key for key in found if asked.zh.startswith(key)), asked.zh)]
+
+
+def show_pictures(site: Site, place: str, asked: Asked) -> str:
     """The figures that a command writes, which are put where both languages find them."""
     folder = f"figures/{site.lang}/five"
     words = [str(site.assets / folder) if before == PICTURES else word
              for before, word in zip(["", *asked.words], asked.words, strict=False)]
     run_command(shlex.join(words), site.lang)
-    for path in sorted((site.assets / folder).glob("*.png")):
-        title = path.stem.replace("_", " ")
-        yield f'<p><img src="{site.asset(place, f"{folder}/{path.name}")}" alt="{title}" loading="lazy"></p>'
+    return "\n".join(
+        f'<p><img src="{site.asset(place, f"{folder}/{path.name}")}" alt="{path.stem}" loading="lazy"></p>'
+        for path in sorted((site.assets / folder).glob("*.png"))
+    )
 
 
 def show_output(site: Site, command: str) -> str:

@@ -3,7 +3,6 @@
 Every widget is plain HTML that can be read without a script; site/assets/course.js makes it move.
 """
 
-import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -12,10 +11,10 @@ from qkv import labs
 from qkv.labs.lab import VERDICTS
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table
 
+from . import learning
 from .figures import Drawing, cite, render, save_files
-from .pages import SITE, Site
+from .pages import Site
 
-LEARNING = SITE / "learning.json"
 MARK = {"shown": "✓", "true only when": "±", "not shown": "?", "refuted": "✗"}
 
 
@@ -74,14 +73,14 @@ class Widgets:
         alt: str, start: int = 0, **axes: Any,
     ) -> str:
         """Bars for each step: a row of values, the names the same for all."""
-        return self.slide(name, label, steps, [Bars(title, names, row, **axes) for row in rows], alt=alt, start=start)
+        return self.slide(name, label, steps, [[Bars(title, names, row, **axes)] for row in rows], alt=alt, start=start)
 
     def slide_grid(
         self, name: str, label: str, steps: Sequence[str], grids: Sequence[tuple[Any, ...]], *, title: str, alt: str,
         start: int = 0,
     ) -> str:
         """A grid for each step: (rows, columns, shades), and cells where they are not percents."""
-        forms = [self.grid(title, *one[:3], **({"cells": one[3]} if one[3:] else {})) for one in grids]
+        forms = [[self.grid(title, *one[:3], **({"cells": one[3]} if one[3:] else {}))] for one in grids]
         return self.slide(name, label, steps, forms, alt=alt, start=start)
 
     def slide_rows(
@@ -89,31 +88,30 @@ class Widgets:
         title: str = "", start: int = 0,
     ) -> str:
         """A table for each step, whose rows have a head each."""
-        forms = [self.table(title, [[head, *row] for head, row in zip(heads, rows, strict=True)]) for rows in tables]
+        forms = [[self.table(title, [[head, *row] for head, row in zip(heads, rows, strict=True)])] for rows in tables]
         return self.slide(name, label, steps, forms, alt=alt, start=start)
 
     def draw(self, name: str, form: Form, alt: str) -> str:
         """A figure that stands still."""
-        return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], str(form.title) or alt, alt)}</div>'
+        return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], alt)}</div>'
 
     def slide(
-        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Form], *, alt: str, start: int = 0
+        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Sequence[Form]], *, alt: str, start: int = 0
     ) -> str:
-        """Forms of which a slider shows one; the one that it starts on is the figure with files."""
-        title = str(forms[start].title) or alt
+        """Forms of each step, which a slider shows; those that it starts on are the figure with files."""
         made = [
             f'<div class="frame" data-step="{attribute(step)}"><p class="step">{escape(step)}</p>'
-            f"{render([form], f'{label}: {step}')}</div>"
-            for step, form in zip(steps, forms, strict=True)
+            f"{render(some, f'{label}: {step}')}</div>"
+            for step, some in zip(steps, forms, strict=True)
         ]
         slider = make_slider(f"{name}-at", label, (0, len(made) - 1, 1), start)
         body = "".join(made)
         return (f'<div class="slide" id="{name}" data-start="{start}">{slider}{body}'
-                f"{self.keep(name, [forms[start]], title, alt)}</div>")
+                f"{self.keep(name, forms[start], alt)}</div>")
 
-    def keep(self, name: str, forms: Sequence[Form], title: str, alt: str) -> str:
+    def keep(self, name: str, forms: Sequence[Form], alt: str) -> str:
         """Write a figure's files, and give the fold that tells of them."""
-        drawing = Drawing(name, title, alt, self.page)
+        drawing = Drawing(name, alt, alt, self.page)
         self.drawings.append(drawing)
         if self.files:
             save_files(forms, self.site.assets / "figures" / self.site.lang, name)
@@ -178,15 +176,17 @@ class Widgets:
         head = self.site.say("哪里说错了", "What is often said, and is not so")
         return f'<div class="wrong"><p class="head">{head}</p><p>{text}</p>{"".join(map(self.verdict, names))}</div>'
 
-    def live(self, view: str, model: str, sentence: str, start: str = "button") -> str:
+    def live(self, view: str, model: str, sentence: str) -> str:
         """The model itself in the browser, on a sentence of one's own; without it, the way to run it with Python."""
         module = self.site.asset(self.page, "qkv-live.js")
-        button = self.site.say("换成自己的句子", "Use a sentence of your own")
+        weights = self.site.assets / "models" / model / "model.safetensors"
+        size = f"{weights.stat().st_size / 1e6:.1f} MB" if weights.is_file() else ""
+        button = self.site.say(f"换成自己的句子（取一次模型，{size}）", f"A sentence of your own (fetches {size} once)")
         command = f"qkv look {model} '{sentence}' --serve"
         without = self.site.say("输入自己的句子，用 Python：", "A sentence of your own, with Python:")
         return (
             f'<div class="qkv-live" data-view="{view}" data-model="{model}" data-sentence="{attribute(sentence)}" '
-            f'data-lang="{self.site.lang}" data-module="{module}" data-start="{start}"><button type="button" hidden>'
+            f'data-lang="{self.site.lang}" data-module="{module}"><button type="button" hidden>'
             f'{button}</button><p class="instead">{without} <code>{escape(command)}</code></p></div>'
         )
 
@@ -210,12 +210,12 @@ class Widgets:
 
     def watch(self) -> str:
         """The recorded run of the demo, step by step; nothing where none was recorded."""
-        if not LEARNING.is_file():
+        if not learning.FILE.is_file():
             return ""
-        found = json.loads(LEARNING.read_text(encoding="utf-8"))
-        heads = self.site.say("译文", "translation"), self.site.say("损失", "loss"), self.site.say("整句全对", "exact")
-        steps = [str(one["step"]) for one in found["steps"]]
-        tables = [[[one["said"]], [f"{one['loss']:.3f}"], [self.percent(one["exact"])]] for one in found["steps"]]
-        title = self.site.say(f"看它怎样学会：“{found['text']}”", f"Watch it learn: {found['text']}")
-        word = self.site.say("训练步", "step")
-        return f"<h2>{title}</h2>" + self.slide_rows("learning", word, steps, heads, tables, alt=title)
+        say = self.site.say
+        steps, forms = learning.make_frames(self.site)
+        alt = say("训练中每一步的译文、损失和对齐", "translations, loss and alignment at each step of training")
+        last = steps[-1]
+        about = say(f"一次真的训练，从随机数开始，录到第 {last} 步。", f"A real run from random numbers, {last} steps.")
+        played = self.slide("learning", say("训练步", "step"), steps, forms, alt=alt, start=len(steps) - 1)
+        return f"<h2>{say('看它怎样学会', 'Watch it learn')}</h2><p>{about}</p>{played}"

@@ -2,9 +2,9 @@
  *
  * It owns the selection and hands every panel one Page. Read next: panel.ts. */
 import { LitElement, html, nothing, type TemplateResult } from "lit";
-import { state } from "lit/decorators.js";
+import { property, state } from "lit/decorators.js";
 import { html as made, unsafeStatic } from "lit/static-html.js";
-import { Client, Trouble, canonical } from "./client";
+import { ServerClient, Trouble, canonical, type Client } from "./client";
 import type { Chip } from "./draw/number";
 import { bars } from "./draw/bars";
 import { choice } from "./draw/choose";
@@ -21,13 +21,17 @@ import "./map";
 const START: Selection = { run: "", panel: "", part: "", layer: 0, head: 0, query: 0, key: 0, step: 0, lang: navigator.language.startsWith("zh") ? "zh" : "en" };
 
 export class QApp extends LitElement {
+  @property({ attribute: false }) client: Client = new ServerClient();
+  /** The panel that a page of its own frame shows alone, without touching the address; empty: the whole page. */
+  @property({ attribute: false }) only = "";
+  /** What a frame opens with. */
+  @property({ attribute: false }) begins: Partial<Selection> = {};
   @state() private about: About | null = null;
   @state() private meta: Meta | null = null;
   @state() private selection: Selection = read(location.hash, START);
   @state() private chip: Chip | null = null;
   @state() private trouble: Trouble | null = null;
   @state() private busy = false;
-  private readonly client = new Client();
   private again = false;
   private turn = 0; // what was asked or opened last: what comes later from before changes nothing
 
@@ -52,8 +56,10 @@ export class QApp extends LitElement {
 
   private async begin(): Promise<void> {
     try {
+      this.selection = this.only ? { ...START, panel: this.only, ...this.begins } : { ...this.selection, ...(location.hash ? {} : this.begins) };
       this.about = await this.known();
-      if (!location.hash.includes("lang=") && (this.about.lang === "zh" || this.about.lang === "en")) {
+      if (this.only) return await this.ask(this.selection.ask ?? { text: this.about.examples[0] ?? "" }, true);
+      if (!location.hash.includes("lang=") && !this.begins.lang && (this.about.lang === "zh" || this.about.lang === "en")) {
         this.selection = { ...this.selection, lang: this.about.lang };
       }
       if (this.selection.run) await this.open(this.selection, true);
@@ -72,6 +78,7 @@ export class QApp extends LitElement {
   /** Back, forward, or a link typed over: the selection follows the URL. */
   private moved = (): void => {
     const next = read(location.hash, this.selection);
+    if (this.only) return;
     if (next.run !== this.selection.run) void this.open(next, true);
     else this.selection = this.fitting(next, this.meta);
   };
@@ -92,7 +99,7 @@ export class QApp extends LitElement {
       const fresh = this.selection.run === "" || this.meta === null;
       const { ask } = this.selection;
       const other = !fresh && (question.text !== ask?.text || question.model !== ask?.model);
-      await this.open({ ...this.selection, run, ask: question }, replace || fresh, other || (fresh && !location.hash.includes("query=")), true, turn);
+      await this.open({ ...this.selection, run, ask: question }, replace || fresh, other || (fresh && (this.only !== "" || !location.hash.includes("query="))), true, turn);
     } catch (error) {
       if (turn === this.turn) this.failed(error);
     } finally {
@@ -174,7 +181,7 @@ export class QApp extends LitElement {
   private go(next: Selection, replace: boolean): void {
     this.selection = next;
     const hash = written(next);
-    if (hash === location.hash) return;
+    if (this.only || hash === location.hash) return;
     history[replace ? "replaceState" : "pushState"](null, "", hash);
   }
 
@@ -190,6 +197,7 @@ export class QApp extends LitElement {
   }
 
   protected override willUpdate(): void {
+    if (this.only) return;
     document.documentElement.lang = this.selection.lang === "zh" ? "zh-CN" : "en";
     document.title = this.meta ? `${this.meta.text.slice(0, 24)} · qkv` : "qkv";
   }
@@ -205,6 +213,7 @@ export class QApp extends LitElement {
   protected override render(): unknown {
     const { about, meta } = this;
     const lang = this.selection.lang;
+    if (this.only) return this.frame();
     return html`<a class="skip" href="#stage" @click=${(e: Event) => this.skip(e)}>${this.t("skip")}</a>
       <header class="top">
         <div class="brand"><h1>qkv</h1>${about ? this.card(about, meta) : nothing}
@@ -217,6 +226,21 @@ export class QApp extends LitElement {
       </header>
       ${about && meta ? this.body(this.page(about, meta)) : html`<main class="empty"><p role="status">${this.trouble ? "" : this.t(about && !this.busy ? "nothing" : "waiting")}</p></main>`}
       <q-foot .language=${lang} .chip=${this.chip}></q-foot>`;
+  }
+
+  /** One panel with its question: what a frame in another page shows. */
+  private frame(): TemplateResult {
+    const { about, meta } = this;
+    const { lang } = this.selection;
+    const page = about && meta ? this.page(about, meta) : null;
+    const now = page ? panels.find((p) => p.name === page.state.panel && p.fits(page.meta)) : undefined;
+    return html`<div class="frame" lang=${lang === "zh" ? "zh-CN" : "en"}>
+      ${about ? html`<q-ask .about=${about} .language=${lang} .asked=${this.selection.ask ?? null} .kind=${meta?.kind ?? about.kind} .busy=${this.busy}
+        .recorded=${this.client.recorded} @q-ask=${(e: CustomEvent<Question>) => this.ask(e.detail)}></q-ask>` : nothing}
+      ${this.trouble ? html`<p class="trouble" role="alert">${this.trouble.said[lang]}</p>` : nothing}
+      ${meta?.said.map((s) => html`<p class="said" role="status">${s[lang]}</p>`) ?? nothing}
+      ${page && now ? html`<p class="about">${this.t(`${now.name}.about` as Key)}</p><section class="panel">${element(now, page)}</section>` : this.trouble ? nothing : html`<p class="waiting" role="status">${this.t("waiting")}</p>`}
+      ${this.chip ? html`<q-foot .language=${lang} .chip=${this.chip}></q-foot>` : nothing}</div>`;
   }
 
   private card(about: About, meta: Meta | null): TemplateResult {
@@ -333,7 +357,7 @@ export class QApp extends LitElement {
     this.querySelector<HTMLElement>("#stage")?.focus();
   }
 }
-customElements.define("q-app", QApp);
+if (!customElements.get("q-app")) customElements.define("q-app", QApp);
 
 /** The attention to begin with: the panel's own, across where there is one, else of the stack that speaks. */
 function usual(meta: Meta, panel: string): Part | undefined {

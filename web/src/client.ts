@@ -45,7 +45,23 @@ export function decode(body: ArrayBuffer): Answer {
   return { ...header, arrays };
 }
 
-export class Client {
+/** Who answers the page: a server (below), or the model itself in the browser (live/local.ts). */
+export interface Client {
+  /** Whether this page is a recording, which takes no new sentence. */
+  readonly recorded: boolean;
+  /** The answer to a canonical path. */
+  get(path: string): Promise<Answer>;
+  /** Starts a run and gives its name. */
+  run(question: Question): Promise<string>;
+  /** Asks that a run which learns be watched with a text too. */
+  wish(run: string, text: string): Promise<void>;
+  /** The events of a run that learns, where there may be one. */
+  events(): EventSource | null;
+  /** Forgets what was answered about a run that is gone. */
+  forget(run: string): void;
+}
+
+export class ServerClient implements Client {
   private readonly kept = new Map<string, Promise<Answer>>();
   private readonly record = carried("recorded");
   private readonly ready = carried("ready") ?? {};
@@ -77,6 +93,10 @@ export class Client {
   /** Asks that a run which learns be watched with a text too. */
   async wish(run: string, text: string): Promise<void> {
     await this.sent(`/api/watch/${encodeURIComponent(run)}/texts`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text }) });
+  }
+
+  events(): EventSource | null {
+    return this.record ? null : new EventSource("/api/events");
   }
 
   /** Forgets what was answered about a run that the server let go. */

@@ -1,24 +1,15 @@
-// Runs the printed models in Node: node tests/core.mjs CASES.json ANSWERS.json; the pytest that calls it compares.
-import { build } from "esbuild";
-import { readFileSync, writeFileSync, mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+// Runs the printed models in Node: node tests/core.mjs CASES.json ANSWERS.json [simd]; the pytest that calls it compares.
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { load } from "./bundle.mjs";
 
-const here = join(dirname(fileURLToPath(import.meta.url)), "..");
-const folder = mkdtempSync(join(tmpdir(), "qkv-core-"));
-const out = join(folder, "core.mjs");
-await build({
-  absWorkingDir: here, bundle: true, format: "esm", outfile: out, target: "es2022", logLevel: "warning",
-  stdin: { contents: `export * from "../src/qkv/specialize/runtime"; export { PROGRAMS } from "./src/live/programs";`, resolveDir: here, loader: "ts" },
-});
-const core = await import(pathToFileURL(out));
-rmSync(folder, { recursive: true });
+const core = await load(`export * from "../src/qkv/specialize/runtime"; export { PROGRAMS } from "./src/live/programs"; export { use_simd } from "./src/live/simd";`);
+if (process.argv[4] === "simd" && !(await core.use_simd())) throw new Error("this Node has no WebAssembly SIMD");
 
 const asked = JSON.parse(readFileSync(process.argv[2]));
 const answers = {};
-for (const { name, directory, texts, greedy } of asked) {
-  const special = JSON.parse(readFileSync(join(directory, "spec.json")));
+for (const { name, directory, texts, greedy, forbid } of asked) {
+  const special = { ...JSON.parse(readFileSync(join(directory, "spec.json"))), forbid };
   const bytes = readFileSync(join(directory, "model.safetensors"));
   const model = new core.PROGRAMS[special.program]();
   core.load_weights(model, core.read_safetensors(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)));

@@ -31,7 +31,6 @@ async function looked(path, width, dark) {
   const page = await visited(path, { viewport: { width, height: SCREEN }, colorScheme: dark ? "dark" : "light", reducedMotion: "reduce" });
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   if (wide > 0) findings.push(`${path} at ${width} px: ${wide} px too wide`);
-  if (width === 1280 && /course\/\d/.test(path)) heights[path] = await page.evaluate(() => Math.round(document.querySelector("article").getBoundingClientRect().height));
   await page.evaluate(axe);
   for (const v of serious(await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] })))) {
     findings.push(`${path} at ${width} px, ${dark ? "dark" : "light"}: ${v.id}: ${v.nodes.length} × ${v.nodes[0].html.slice(0, 160)} ${JSON.stringify(v.nodes[0].any[0]?.message ?? "").slice(0, 200)}`);
@@ -40,13 +39,26 @@ async function looked(path, width, dark) {
   await page.context().close();
 }
 
+/** How tall each chapter is, with everything folded in. */
+async function measured(lang) {
+  const page = await visited(`${lang}course/index.html`, { viewport: { width: 1280, height: SCREEN } });
+  const ways = await page.locator("article li a").evaluateAll((all) => all.map((a) => a.href));
+  assert.equal(ways.length, 12);
+  for (const way of ways) {
+    await page.goto(way);
+    heights[way.slice(address.length)] = await page.evaluate(() => Math.round(document.querySelector("article").getBoundingClientRect().height));
+  }
+  await page.context().close();
+}
+
 /** What a first visit fetches, in bytes as they are sent without compression. */
 async function weighed(path) {
-  let bytes = 0;
+  const sent = [];
   const page = await (await browser.newContext()).newPage();
-  page.on("response", async (r) => (bytes += (await r.body().catch(() => "")).length));
+  page.on("response", (r) => sent.push(r.body().then((body) => body.length)));
   await page.goto(new URL(path, address).href, { waitUntil: "networkidle" });
   const painted = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime);
+  const bytes = (await Promise.all(sent)).reduce((a, b) => a + b, 0);
   await page.context().close();
   return { bytes, painted: Math.round(painted) };
 }
@@ -106,6 +118,7 @@ async function searched(path, word) {
   const page = await visited(path, { viewport: { width: 1280, height: SCREEN } });
   await page.locator("input[name=query]").click();
   await page.keyboard.type(word);
+  await page.keyboard.press("End"); // the search listens to keys, and Chinese is typed without any
   await page.waitForSelector(".md-search-result__item a");
   const found = await page.locator(".md-search-result__item").count();
   await page.context().close();
@@ -116,6 +129,7 @@ await reported(async () => {
   const languages = ["", "en/"];
   for (const lang of languages) {
     for (const kind of KINDS) for (const [width, dark] of [[1280, !lang], [390, !!lang]]) await looked(`${lang}${kind}.html`, width, dark);
+    await measured(lang);
     for (const chapter of ["01_token", "05_attention"]) await typed(`${lang}course/${chapter}.html`);
   }
   assert.deepEqual(findings, [], findings.join("\n"));

@@ -124,7 +124,9 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = translate_metadata(file.metadata, shapes, architecture, path)
         special = read_special_ids(file.metadata)
-    except (TypeError, AttributeError) as e:
+    except KeyError as e:
+        raise QkvError("{where}: the key {key!r} is missing{hint}", where=path, key=e.args[0], hint="") from None
+    except (TypeError, AttributeError, ArithmeticError) as e:
         raise QkvError("{where}: a value has the wrong type ({e})", where=path, e=e) from None
     factors = file.tensors.get("rope_freqs.weight")
     if factors is not None:

@@ -19,7 +19,7 @@ CONTEXT = 256  # tokens a window when the loss is measured
         "qkv convert demo-lm lm-mqa --attention mqa --text README.md",
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
         "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
-        "qkv convert demo site/models/demo --to web --to-dtype int8",
+        "qkv convert demo site/models/demo --to web",
     ))
 @click.argument("source")
 @click.argument("target")
@@ -28,7 +28,7 @@ CONTEXT = 256  # tokens a window when the loss is measured
         help="dtype to save in (default: unchanged, or --dtype int8|int4); q8_0 and q4_0 for .gguf alone")
 @option("--family", help="family to save as (default: unchanged)")
 @option("--text", type=InputFile(), help="text to measure the loss on")
-@option("--to", "form", type=click.Choice(["web"]), help="web: a folder with weights (bf16 unless --to-dtype), "
+@option("--to", "form", type=click.Choice(["web"]), help="web: a folder with weights (int8 unless --to-dtype), "
         "tokenizer.json and spec.json, which the program of qkv show --language typescript reads")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
@@ -75,11 +75,14 @@ def command(
 
 def write_for_web(common: Common, source: str, target: Path, dtype: str | None, *, refused: bool) -> None:
     """A folder for a page that runs the model in the browser."""
+    from qkv.cli.look import list_examples
     from qkv.explore.web_model import write_web_model
 
     if refused or dtype in ("int4", "q8_0", "q4_0"):
         raise QkvError("--to web: takes --to-dtype fp32, bf16, fp16 or int8, and no other change; convert in two steps")
-    written: Any = write_web_model(common.load_model(source), target, name=Path(source).name, dtype=dtype or "bf16")  # type: ignore[arg-type]
+    kept: Any = dtype or "int8"
+    written = write_web_model(common.load_model(source), target, name=Path(source).name, dtype=kept,
+                              examples=list_examples(source))
     common.print_result({"source": source, "target": str(target), **written}, [
         common.say("written to {target}: {size:,} bytes of weights in {dtype}", target=target, size=written["bytes"],
                    dtype=written["dtype"])])

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from qkv.explore import record, server
-from qkv.explore.question import Refused, Run, read_again
+from qkv.explore.question import BUDGET, RecentRuns, Refused, Run, read_again
 from qkv.model import Model
 from qkv.serve.app import dump_json, read_body
 from qkv.serve.fields import RequestError, read_fields, read_object, require, string
@@ -79,7 +79,7 @@ def make_routes(service: Service, keys: Keys, *, cookie: str, lang: str) -> list
     """The addresses of the page."""
     found = Answers(service)
     desk = server.Desk(list(service.models.sources), refuse_unloaded, lang, models=found.models,  # type: ignore[arg-type]
-                       replay=found.make_run)
+                       shelf=RecentRuns(4, BUDGET), replay=found.make_run)
     inside = server.make_page(desk)
 
     async def answer_inside(scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +120,9 @@ async def show_inside(found: Answers, request: Request) -> Response:
     if answer is None:
         raise RequestError("this answer is not kept any more; ask again", status=404, code="not_found")
     position = found.find_position(answer, int(token[:9]) if token[:9].isdecimal() else 0)
-    place = {"run": found.name_run(number), "query": str(position)}
+    one = found.models.get(answer.model) or refuse_unloaded(answer.model)
+    place = {"run": found.name_run(number), "panel": "alignment" if one.encoder_decoder else "next-word",
+             "layer": str(len(one.spec.stack.blocks) - 1), "query": str(position)}
     if request.query_params.get("lang") in ("zh", "en"):
         place["lang"] = request.query_params["lang"]
     return RedirectResponse(f"/look/#{urlencode(place)}", 303)

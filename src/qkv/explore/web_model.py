@@ -5,17 +5,20 @@ The program that reads it is what `qkv show MODEL --language typescript` prints;
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.explore.answers import describe_model
 from qkv.explore.question import kind, max_text_tokens
 from qkv.files import replace_dir, write_text_file
 from qkv.model import Model
+from qkv.spec import Stack
 from qkv.specialize.traced import TracedProgram
 from qkv.specialize.typescript import print_typescript, spec_hash
 from qkv.tasks.types import start_ids
@@ -25,8 +28,13 @@ KEPT = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WebDtype = Literal["fp32", "bf16", "fp16", "int8"]
 
 
-def write_web_model(model: Model, directory: Path, *, name: str, dtype: WebDtype = "bf16") -> dict[str, Any]:
+def write_web_model(
+    model: Model, directory: Path, *, name: str, dtype: WebDtype = "int8", examples: Sequence[str] = ()
+) -> dict[str, Any]:
     """Write the folder; returns what spec.json says. Vectors stay in fp32, int8 matrices have one scale a row.
+
+    `examples` are the sentences that the page offers. int8 halves what a visitor fetches; bf16 keeps the numbers of a
+    model that is stored so, to the last digit that the page shows.
 
     Raises:
         QkvError: the model has no tokenizer.json, or the TypeScript printer does not know a part of it.
@@ -38,19 +46,29 @@ def write_web_model(model: Model, directory: Path, *, name: str, dtype: WebDtype
     spell = TracedProgram(spec).spell_parameter
     stored = {spell(n): x for n, x in model.core.state_dict().items() if not (tied and n == "head.weight")}
     tensors = {n: t for name_, x in stored.items() for n, t in pack_tensor(name_, x.detach().float(), dtype).items()}
+    sides = (("encoder", spec.encoder), ("decoder", spec.decoder))
+    about = describe_model(model, name, [name], "", list(examples)).keys
     with replace_dir(directory) as aside:
-        save_file(tensors, aside / "model.safetensors", metadata={"format": "qkv-web"})
+        body = save(tensors, metadata={"format": "qkv-web"})
+        (aside / "model.safetensors").write_bytes(body)
         model.tokenizer.backend.save(str(aside / "tokenizer.json"))
-        body = (aside / "model.safetensors").read_bytes()
         said = {
             "format": FORMAT, "name": name, "kind": kind(model), "program": spec_hash(spec), "dtype": dtype,
             "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "start": list(start_ids(model)),
             "eos": list(model.special.eos), "forbid": list(model.special.forbid), "context": spec.context,
             "longest": max_text_tokens(model), "mask": model.tokenizer.mask_id, "unknown": model.tokenizer.unk_id,
-            "labels": list(model.labels),
+            "stacks": {side: describe_embedding(s) for side, s in sides if s},
+            "about": {**about, "card": {**about["card"], "dtype": dtype}},
         }
         write_text_file(aside / "spec.json", json.dumps(said, ensure_ascii=False, indent=1) + "\n")
     return said
+
+
+def describe_embedding(s: Stack) -> dict[str, Any]:
+    """How ids become the states that enter a stack."""
+    at = s.positions
+    return {"scale": s.embed_scale, "positions": at and at.kind, "offset": at.offset if at else 0,
+            "layout": at.layout if at else ""}
 
 
 def pack_tensor(name: str, x: Tensor, dtype: WebDtype) -> dict[str, Tensor]:

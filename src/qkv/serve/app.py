@@ -121,7 +121,7 @@ def answer_writing(service: Service, form: Form) -> Respond:
         if body.get("stream") is not True:
             return say(await stay_with(request, take_one(bodies)))
         first = await take_one(bodies, close=False)  # errors come before the head of an answer
-        return Events(write_events(first, bodies, request))
+        return Events(write_events(first, bodies, request), service.bounds.seconds + service.bounds.patience)
 
     return respond
 
@@ -136,15 +136,18 @@ async def take_one(bodies: Bodies, *, close: bool = True) -> dict[str, Any]:
 
 
 class Events(StreamingResponse):
-    """Server-sent events; the generator behind them ends with the connection."""
+    """Server-sent events; the generator behind them ends with the connection, or when nobody reads for too long."""
 
-    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+    def __init__(self, lines: AsyncGenerator[bytes], seconds: float) -> None:
         super().__init__(lines, media_type=EVENTS, headers={**UNSTORED, "x-accel-buffering": "no"})
-        self.lines = lines
+        self.lines, self.seconds = lines, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            async with asyncio.timeout(self.seconds):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            raise ClientDisconnect from None
         finally:
             await self.lines.aclose()
 

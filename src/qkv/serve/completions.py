@@ -10,11 +10,13 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from qkv.chat.template import check_messages
-from qkv.generation.sequence import Event, StopFilter
+from qkv.generation.sequence import StopFilter
 from qkv.serve import bodies
+from qkv.serve.echo import check_echo, score_prompt
 from qkv.serve.fields import RequestError, check_field, read_fields, require
 from qkv.serve.models import Loaded
 from qkv.serve.service import Bounds, Caller, Service
@@ -152,12 +154,18 @@ async def write_pieces(
     """What is new of each answer, step by step."""
     tools = found.get("tools") and one.template is not None and any(CALL in s for s in one.template.sources.values())
     answers = [CallReader() if tools else Answer() for _ in asked.list_choices()]
-    before = [one.model.text(choice.ids) if found.get("echo") else "" for choice in asked.list_choices()]
+    echo = found.get("echo", False)
+    before = [one.model.text(choice.ids) if echo else "" for choice in asked.list_choices()]
+    if echo and asked.logprobs:
+        check_echo(one)
     async with aclosing(write_choices(service, caller, one, asked, keep=found.get("keep", False))) as steps:
         async for n, events in steps:
             text = before[n] + "".join(event.text for event in events)
             before[n] = ""
-            logprobs = [describe_token(one.model.tokenizer, event) for event in events] if asked.logprobs else []
+            rows: list[Any] = [(e.token, e.logprob, e.top) for e in events] if asked.logprobs else []
+            if echo and asked.logprobs and not events:  # the first piece of an answer is its prompt
+                rows = await one.worker.call(score_prompt, one.model, asked.prompts[n // asked.n], found["logprobs"])
+            logprobs = [describe_token(one.model.tokenizer, *row) for row in rows]
             reason = events[-1].finish_reason if events else None
             finish = FINISH.get(reason, "stop") if reason else None
             calls: list[dict[str, Any]] = []
@@ -198,29 +206,29 @@ def parse_call(body: str, n: int) -> dict[str, Any] | None:
     return {"id": f"call_{n}", "type": "function", "function": {"name": found["name"], "arguments": arguments}}
 
 
-def describe_token(tokenizer: Tokenizer | None, event: Event) -> dict[str, Any]:
+def describe_token(
+    tokenizer: Tokenizer | None, token: int, logprob: float | None, top: Sequence[tuple[int, float]]
+) -> dict[str, Any]:
     """A token with its log-probability, and the likeliest beside it where these were asked for."""
-    top = getattr(event, "top", None) or ()
-    return {**name_token(tokenizer, event.token, event.logprob),
-            "top_logprobs": [name_token(tokenizer, token, logprob) for token, logprob in top]}
+    return {**name_token(tokenizer, token, logprob), "top_logprobs": [name_token(tokenizer, *one) for one in top]}
 
 
-def name_token(tokenizer: Tokenizer | None, token: int, logprob: float) -> dict[str, Any]:
+def name_token(tokenizer: Tokenizer | None, token: int, logprob: float | None) -> dict[str, Any]:
     """A token as text and bytes; OpenAI's clients want a finite number."""
     raw = b""
     if tokenizer is not None and 0 <= token < tokenizer.size:
         said = tokenizer.token(token)
         plain = token in tokenizer.special_ids
         raw = said.encode() if plain or tokenizer.spelling is None else tokenizer.spelling.spell(said)
-    return {"token": raw.decode("utf-8", "replace"), "logprob": logprob if math.isfinite(logprob) else -9999.0,
-            "bytes": list(raw)}
+    return {"token": raw.decode("utf-8", "replace"), "bytes": list(raw),
+            "logprob": logprob if logprob is None or math.isfinite(logprob) else -9999.0}
 
 
 def join_logprobs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The same as `/v1/completions` says it."""
     tokens = [row["token"] for row in rows]
-    ends = [sum(map(len, tokens[:n])) for n in range(len(tokens))]
-    top = [{one["token"]: one["logprob"] for one in row["top_logprobs"]} for row in rows]
+    ends = [0, *accumulate(map(len, tokens))][:-1]
+    top = [{one["token"]: one["logprob"] for one in row["top_logprobs"]} or None for row in rows]
     return {"tokens": tokens, "token_logprobs": [row["logprob"] for row in rows], "text_offset": ends,
             "top_logprobs": top if any(top) else None}
 

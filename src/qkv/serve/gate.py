@@ -201,9 +201,11 @@ class Gate:
             self.metrics.increase("request_errors_total", label(status=status))
         said = {"key": caller.key} if caller.key else {}
         self.log.write_line(id=number, method=scope["method"], path=scope["path"][:200], status=status,
-                       seconds=round(time.perf_counter() - began, 4), **said)
+                       seconds=round(time.perf_counter() - began, 4), **said, **caller.notes)
         if error is not None and not isinstance(error, RequestError):
-            self.log.write_line(id=number, error=type(error).__name__, trace=traceback.format_exception(error)[-3:])
+            frames = traceback.extract_tb(error.__traceback__)[-6:]  # its message might repeat what was asked
+            where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            self.log.write_line(id=number, error=type(error).__name__, where=where)
         elif isinstance(error, RequestError) and error.__cause__ is not None:
             self.log.write_line(id=number, error=str(error.__cause__))
 
@@ -215,7 +217,7 @@ class Gate:
         free = request.url.path in OPEN or request.method == "OPTIONS" or request.url.path == "/translate"
         if name is None and not free:  # a key of LibreTranslate's stands in the body
             raise refuse_key()
-        return Caller(name or "", caller.id, caller.lang)
+        return Caller(name or "", caller.id, caller.lang, caller.notes)
 
     def share(self, request: Request) -> dict[str, str]:
         """The headers by which a page of another origin may read the answer."""

@@ -11,7 +11,7 @@ from qkv import hub
 from qkv.chat import template as templates
 from qkv.chat.template import Template
 from qkv.errors import QkvError, nearest
-from qkv.generation.engine import Engine, Settings
+from qkv.generation.engine import Engine
 from qkv.generation.scheduler import Limits
 from qkv.messages import Message
 from qkv.model import Model
@@ -101,12 +101,12 @@ class Models:
         try:
             await self.make_room(await asyncio.to_thread(self.weigh, source))
             model = await asyncio.to_thread(self.load, source)
+            engine = make_engine(model, self.holding)
         except RequestError:
             raise
         except QkvError as e:
             raise RequestError("the model {name} could not be loaded; the server's log says why", status=503,
                                code="model_not_loaded", name=name) from e
-        engine = make_engine(model, self.holding)
         template = templates.find_template(model.tokenizer) if model.tokenizer else None
         worker = Worker(engine, asyncio.get_running_loop())
         return Loaded(name, model, worker, template, weigh_model(model, engine))
@@ -155,9 +155,9 @@ def make_engine(model: Model, holding: Holding) -> Engine | None:
     if spec.decoder is None or spec.head is None or not spec.has_blocks:
         return None
     most = holding.rows * spec.context if spec.context else holding.tokens
-    rows = Limits(rows=holding.rows, tokens=max(holding.rows, Limits().tokens))
-    return Engine(model.core, Settings(tokens=max(SHORTEST, min(holding.tokens, most)), limits=rows,
-                                       batch_invariant=holding.batch_invariant))
+    limits = {"rows": holding.rows, "tokens": max(holding.rows, Limits.tokens)}
+    return model.engine(tokens=max(SHORTEST, min(holding.tokens, most)), limits=limits,
+                        batch_invariant=holding.batch_invariant)
 
 
 def weigh_model(model: Model, engine: Engine | None) -> int:

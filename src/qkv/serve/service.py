@@ -41,11 +41,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the name of the key, the request's id, and the language of the errors."""
+    """Who asks: the name of the key, the request's id, the language of the errors, and what the log says of it."""
 
     key: str = ""
     id: str = ""
     lang: str = "en"
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)

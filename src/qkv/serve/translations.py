@@ -34,6 +34,7 @@ async def translate_texts(service: Service, caller: Caller, body: Mapping[str, A
     name = found.get("model") or choose_model(service)
     async with service.admit(caller, name) as one:
         rows = await translate_lines(service, caller, one, lines, found)
+        caller.notes.update(model=one.name, wrote=sum(len(result.tokens) for result in rows))
         answers = [describe_result(one, line, result, found) for line, result in zip(lines, rows, strict=True)]
     usage = {"prompt_tokens": sum(len(one.model.ids(line)) for line in lines),
              "completion_tokens": sum(len(result.tokens) for result in rows)}

@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import sys
 import threading
 import traceback
 from collections import deque
@@ -19,7 +18,8 @@ from typing import Any, TypeVar
 
 from qkv.errors import QkvError
 from qkv.generation.beam import Search
-from qkv.generation.engine import Engine, Handle
+from qkv.generation.engine import Engine
+from qkv.generation.request import Handle
 from qkv.generation.sequence import DecodeOptions, Event
 from qkv.sampling import Sampling
 
@@ -152,7 +152,7 @@ class Worker:
                 try:
                     self.engine.step()
                 except Exception as error:  # whatever it is, nobody may wait for ever
-                    traceback.print_exc(file=sys.stderr)
+                    traceback.print_exc()
                     self.engine.fail_all(QkvError("a step of the engine failed; the server's log says why",
                                                   code="step", error=error))
                 self.tell_loop()

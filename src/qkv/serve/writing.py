@@ -22,6 +22,7 @@ from qkv.tasks import generate
 from qkv.tasks.generate import decode_options
 from qkv.tasks.generate_options import GenerateOptions
 from qkv.tasks.special_tokens import blank_ids, with_blank
+from qkv.tasks.types import start_ids
 
 MANY = 64  # texts that one request may have written at a time: prompts times n
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length"}  # ours, and OpenAI's
@@ -129,14 +130,14 @@ def limit_tokens(one: Loaded, ids: Sequence[int], asked: int | None, bounds: Bou
     if asked is not None and asked > bounds.tokens:
         raise RequestError("max_tokens: found {asked}, and this server writes at most {most} tokens",
                            param="max_tokens", asked=asked, most=bounds.tokens)
-    both = one.model.encoder_decoder
-    room = one.room if not both else one.model.spec.stack.longest or one.room
-    most = min(b for b in (bounds.prompt, room if both else room - 1) if b is not None)
+    both, start = one.model.encoder_decoder, len(start_ids(one.model))
+    room = one.room - start - 1 if not both else one.model.spec.stack.longest or one.room
+    most = min(b for b in (bounds.prompt, room) if b is not None)
     if len(ids) > most:
         raise RequestError("the prompt has {tokens} tokens, and at most {most} fit", code="context_length_exceeded",
                            param="messages", tokens=len(ids), most=most)
     usual = 2 * len(ids) + 50 if both else bounds.tokens
-    return max(1, min(asked or usual, one.room - (2 if both else len(ids)), bounds.tokens))
+    return max(1, min(asked or usual, one.room - start - (0 if both else len(ids)), bounds.tokens))
 
 
 class Clock:
@@ -194,6 +195,8 @@ async def write_choices(
             writing.cancel()
         rows = [writing.handle.sequence for writing in writings]
         clock.stop(sum(map(len, asked.prompts)), [row.finish_reason or "cancelled" for row in rows])
+        caller.notes.update(model=one.name, read=sum(map(len, asked.prompts)), wrote=clock.tokens,
+                            first=round(max(0.0, clock.first - clock.came), 4))
         if keep:
             for n, row in enumerate(rows):
                 service.keep(f"{caller.id}-{n}", Written(caller.key, one.name, row.prompt, tuple(row.tokens),

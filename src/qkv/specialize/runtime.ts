@@ -18,9 +18,7 @@ export const slice = (from: number | null = null, to: number | null = null, by =
 export class Tensor {
   data: Data; shape: number[]; strides: number[]; offset: number;
 
-  constructor(data: Data, shape: number[], strides: number[] = strides_of(shape), offset = 0) {
-    this.data = data; this.shape = shape; this.strides = strides; this.offset = offset;
-  }
+  constructor(data: Data, shape: number[], strides = strides_of(shape), offset = 0) { this.data = data; this.shape = shape; this.strides = strides; this.offset = offset; }
 
   get size(): number { return count(this.shape); }
   get dtype(): string { return Object.keys(KINDS).find((k) => this.data instanceof KINDS[k])!; }
@@ -42,9 +40,8 @@ export class Tensor {
   unbind(): Tensor[] { return range(this.shape[0]).map((i) => this.index(i)); }
 
   transpose(a: number, b: number): Tensor {
-    const order = range(this.shape.length);
-    [a, b] = [a, b].map((d) => (d + order.length) % order.length);
-    [order[a], order[b]] = [b, a];
+    const order = range(this.shape.length), [i, j] = [a, b].map((d) => (d + order.length) % order.length);
+    [order[i], order[j]] = [j, i];
     return new Tensor(this.data, order.map((d) => this.shape[d]), order.map((d) => this.strides[d]), this.offset);
   }
 
@@ -72,8 +69,7 @@ export class Tensor {
       const size = this.shape[dim], step = this.strides[dim++], clip = (n: number) => Math.max(0, Math.min(n < 0 ? n + size : n, size));
       if (typeof a === "number") { offset += (a < 0 ? a + size : a) * step; continue; }
       const from = clip(a.from ?? 0);
-      shape.push(Math.max(0, Math.ceil((clip(a.to ?? size) - from) / a.by))); strides.push(step * a.by);
-      offset += from * step;
+      shape.push(Math.max(0, Math.ceil((clip(a.to ?? size) - from) / a.by))); strides.push(step * a.by); offset += from * step;
     }
     return new Tensor(this.data, [...shape, ...this.shape.slice(dim)], [...strides, ...this.strides.slice(dim)], offset);
   }
@@ -83,8 +79,7 @@ export class Tensor {
     const rest = this.shape.slice(places.length), size = count(rest), own = this.numbers(), whole = strides_of(this.shape);
     const lists = places.map((p) => p.numbers()), out = new (own.constructor as any)(lists[0].length * size);
     for (let i = 0; i < lists[0].length; i++) {
-      const start = lists.reduce((sum, list, d) => sum + list[i] * whole[d], 0);
-      out.set(own.subarray(start, start + size), i * size);
+      const start = lists.reduce((sum, list, d) => sum + list[i] * whole[d], 0); out.set(own.subarray(start, start + size), i * size);
     }
     return new Tensor(out, [...places[0].shape, ...rest]);
   }
@@ -163,9 +158,8 @@ export class Tensor {
   }
 
   repeat_interleave(times: number, dim: number): Tensor {
-    const many = this.index(...range(dim + 1).map(() => slice()), null);
-    const wider = new Tensor(many.data, many.shape.map((n, i) => (i === dim + 1 ? times : n)), many.strides, many.offset);
-    return wider.flatten(dim, dim + 1);
+    const many = this.index(...range(dim + 1).map(() => slice()), null), shape = many.shape.map((n, i) => (i === dim + 1 ? times : n));
+    return new Tensor(many.data, shape, many.strides, many.offset).flatten(dim, dim + 1);
   }
 
   /** A product of matrices; what stands before them is repeated where it is 1. */
@@ -185,15 +179,13 @@ export class Tensor {
 /** Calls `visit` for each row of a shape, with where it starts in every tensor and how far its numbers lie apart. */
 function each_row(tensors: Tensor[], shape: number[], visit: (n: number, starts: number[], steps: number[]) => void): void {
   const wide = Math.max(shape.length, 1), outer = shape.slice(0, -1), starts = tensors.map((t) => t.offset), place = outer.map(() => 0);
-  const steps = tensors.map((t) => range(wide).map((i) => ((t.shape.at(i - wide) ?? 1) > 1 && i - wide >= -t.shape.length ? t.strides.at(i - wide)! : 0)));
-  const last = steps.map((s) => s.at(-1)!);
+  const steps = tensors.map((t) => range(wide).map((i) => ((t.shape.at(i - wide) ?? 1) > 1 && i - wide >= -t.shape.length ? t.strides.at(i - wide)! : 0))), last = steps.map((s) => s.at(-1)!);
   for (let dim = count(shape) ? 0 : -1; dim >= 0; ) {
     visit(shape.at(-1) ?? 1, starts, last);
     for (dim = outer.length - 1; dim >= 0; dim--) {
       const back = ++place[dim] < outer[dim] ? 0 : outer[dim];
       for (let j = 0; j < starts.length; j++) starts[j] += steps[j][dim] * (1 - back);
-      if (!back) break;
-      place[dim] = 0;
+      if (back) place[dim] = 0; else break;
     }
   }
 }
@@ -205,8 +197,7 @@ function products(a: Data, b: Data, out: Data, n: number, k: number, m: number):
     for (let i = 0; i < n; i++) {
       let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
       for (let p = 0, q = i * k; p < k; p++, q++) {
-        const x = a[q];
-        s0 += x * b[b0 + p]; s1 += x * b[b1 + p]; s2 += x * b[b2 + p]; s3 += x * b[b3 + p];
+        const x = a[q]; s0 += x * b[b0 + p]; s1 += x * b[b1 + p]; s2 += x * b[b2 + p]; s3 += x * b[b3 + p];
       }
       const to = i * m + j, last = i * m + m - 1; // beyond the last row of b it is written again
       out[to] = s0; out[Math.min(to + 1, last)] = s1; out[Math.min(to + 2, last)] = s2; out[Math.min(to + 3, last)] = s3;
@@ -217,8 +208,7 @@ function products(a: Data, b: Data, out: Data, n: number, k: number, m: number):
 export const kernel = { products, allocate: (n: number): Float32Array<any> => new Float32Array(n) };
 
 export function softmax_row(row: any): void {
-  let top = -Infinity, sum = 0;
-  for (let i = 0; i < row.length; i++) if (row[i] > top) top = row[i];
+  let top = -Infinity, sum = 0; for (let i = 0; i < row.length; i++) if (row[i] > top) top = row[i];
   for (let i = 0; i < row.length; i++) sum += row[i] = Math.exp(row[i] - top);
   for (let i = 0; i < row.length; i++) row[i] /= sum;
 }
@@ -228,10 +218,8 @@ export function best_of(row: ArrayLike<number>, k: number): number[] {
   const best: number[] = [];
   for (let i = 0; i < row.length; i++) {
     if (best.length === k && row[i] <= row[best[k - 1]]) continue;
-    let at = best.length;
-    while (at > 0 && row[i] > row[best[at - 1]]) at--;
-    best.splice(at, 0, i);
-    if (best.length > k) best.pop();
+    let at = best.length; while (at > 0 && row[i] > row[best[at - 1]]) at--;
+    best.splice(at, 0, i); if (best.length > k) best.pop();
   }
   return best;
 }
@@ -245,7 +233,6 @@ export const sin = (x: Tensor): Tensor => x.sin();
 export const cos = (x: Tensor): Tensor => x.cos();
 export const tanh = (x: Tensor): Tensor => x.map(Math.tanh);
 export const relu = (x: Tensor): Tensor => x.map((v) => (v > 0 ? v : 0));
-export const sigmoid = (x: Tensor): Tensor => x.map((v) => 1 / (1 + Math.exp(-v)));
 export const silu = (x: Tensor): Tensor => x.map((v) => v / (1 + Math.exp(-v)));
 export const gelu = (x: Tensor, o: Options = {}): Tensor =>
   x.map(o.approximate ? (v) => 0.5 * v * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (v + 0.044715 * v ** 3))) : (v) => 0.5 * v * (1 + erf(v / Math.SQRT2)));
@@ -253,8 +240,8 @@ export const gelu = (x: Tensor, o: Options = {}): Tensor =>
 /** The error function by its series of positive terms (Abramowitz and Stegun 7.1.6). */
 function erf(x: number): number {
   if (Math.abs(x) > 6) return Math.sign(x);
-  let term = x, sum = x;
-  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= (2 * x * x) / (2 * n + 1);
+  let sum = x;
+  for (let n = 1, term = x; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= (2 * x * x) / (2 * n + 1);
   return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
 }
 
@@ -269,17 +256,15 @@ export function cat(parts: Tensor[], dim = 0): Tensor {
   const at = (dim + parts[0].shape.length) % parts[0].shape.length, lists = parts.map((p) => p.numbers());
   const before = count(parts[0].shape.slice(0, at)), shape = parts[0].shape.map((n, d) => (d === at ? parts.reduce((s, p) => s + p.shape[at], 0) : n));
   const out = new (lists[0].constructor as any)(count(shape));
-  let to = 0;
-  for (let i = 0; i < before; i++) {
-    for (const list of lists) { const size = list.length / before; out.set(list.subarray(i * size, (i + 1) * size), to); to += size; }
-  }
+  for (let i = 0, to = 0; i < before; i++) for (const list of lists) { const size = list.length / before; out.set(list.subarray(i * size, (i + 1) * size), to); to += size; }
   return new Tensor(out, shape);
 }
 
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
-  const [m, k] = weight.shape, n = x.size / k, out = new Float32Array(n * m), result = new Tensor(out, [...x.shape.slice(0, -1), m]);
+  const [m, k] = weight.shape, n = x.size / k, out = new Float32Array(n * m), add = bias?.numbers();
   kernel.products(x.numbers(), weight.numbers(), out, n, k, m);
-  return bias ? result.add(bias) : result;
+  if (add) for (let i = 0; i < out.length; i++) out[i] += add[i % m];
+  return new Tensor(out, [...x.shape.slice(0, -1), m]);
 }
 
 // Modules ---------------------------------------------------------------------------------------------------------
@@ -302,13 +287,12 @@ export class LayerNorm extends Module {
   weight: Tensor; bias: Tensor | null; eps: number;
   constructor(width: number, o: Options = {}) { super(); this.weight = empty(width); this.bias = o.bias === false ? null : empty(width); this.eps = o.eps ?? 1e-5; }
   forward(x: Tensor): Tensor {
-    const scaled = x.rows((row) => {
-      let mean = 0, square = 0;
-      for (let i = 0; i < row.length; i++) mean += row[i] / row.length;
+    const weight = this.weight.numbers(), bias = this.bias?.numbers();
+    return x.rows((row) => {
+      let mean = 0, square = 0; for (let i = 0; i < row.length; i++) mean += row[i] / row.length;
       for (let i = 0; i < row.length; i++) square += (row[i] - mean) ** 2 / row.length;
-      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] = (row[i] - mean) / root;
-    }).mul(this.weight);
-    return this.bias ? scaled.add(this.bias) : scaled;
+      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] = ((row[i] - mean) / root) * weight[i] + (bias ? bias[i] : 0);
+    });
   }
 }
 
@@ -316,11 +300,11 @@ export class RMSNorm extends Module {
   weight: Tensor; eps: number;
   constructor(width: number, o: Options = {}) { super(); this.weight = empty(width); this.eps = o.eps ?? 1e-6; }
   forward(x: Tensor): Tensor {
+    const weight = this.weight.numbers();
     return x.rows((row) => {
-      let square = 0;
-      for (let i = 0; i < row.length; i++) square += row[i] ** 2 / row.length;
-      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] /= root;
-    }).mul(this.weight);
+      let square = 0; for (let i = 0; i < row.length; i++) square += row[i] ** 2 / row.length;
+      for (let i = 0, root = Math.sqrt(square + this.eps); i < row.length; i++) row[i] *= weight[i] / root;
+    });
   }
 }
 
@@ -370,8 +354,7 @@ export function read_safetensors(file: ArrayBuffer): Map<string, Tensor> {
 }
 
 function read_half(h: number): number {
-  const sign = h >> 15 ? -1 : 1, power = (h >> 10) & 31, rest = h & 1023;
-  if (power === 31) return rest ? NaN : sign * Infinity;
+  const sign = h >> 15 ? -1 : 1, power = (h >> 10) & 31, rest = h & 1023; // weights are finite: 31 does not occur
   return sign * (power ? 2 ** (power - 15) * (1 + rest / 1024) : 2 ** -14 * (rest / 1024));
 }
 
@@ -387,10 +370,8 @@ export class Cache {
 /** Keeps the keys and values of every layer, and those of the memory. */
 export class Kept extends Cache {
   own: [Tensor, Tensor][] = []; memory: Tensor[][] = [];
-
   override append(layer: number, k: Tensor, v: Tensor): [Tensor, Tensor] {
-    const past = this.own[layer];
-    if (layer === 0) this.length += k.shape[2];
+    const past = this.own[layer]; if (layer === 0) this.length += k.shape[2];
     return (this.own[layer] = past ? [cat([past[0], k], 2), cat([past[1], v], 2)] : [k, v]);
   }
 
@@ -414,10 +395,9 @@ export class Reader {
   constructor(model: any, special: Special, tap: Tap = pass_through) { this.model = model; this.special = special; this.tap = tap; }
 
   begin(ids: number[], forced: number[] = []): Float32Array[] {
-    const { kind, start } = this.special, one = tensor(ids, [1, ids.length]);
-    if (kind === "encoder-decoder") this.given = [this.model.encode(one, this.tap)];
-    if (kind === "prefix") this.given = [tensor([ids.length])];
-    return this.read([kind === "encoder-decoder" ? [...start, ...forced] : [...ids, ...(kind === "prefix" ? start : []), ...forced]]);
+    const { kind, start } = this.special, both = kind === "encoder-decoder";
+    this.given = both ? [this.model.encode(tensor(ids, [1, ids.length]), this.tap)] : kind === "prefix" ? [tensor([ids.length])] : [];
+    return this.read([[...(both ? [] : ids), ...start, ...forced]]);
   }
 
   step(tokens: number[]): Float32Array[] { return this.read(tokens.map((t) => [t])); }
@@ -430,17 +410,14 @@ export class Reader {
   /** How many tokens may follow. */
   room(ids: number[], asked?: number): number {
     const { kind, context, start } = this.special, both = kind === "encoder-decoder";
-    const left = context === null ? Infinity : context - (both ? start.length : ids.length + (kind === "prefix" ? start.length : 0));
-    return Math.min(asked ?? (both ? 2 * ids.length + 50 : Infinity), left);
+    return Math.min(asked ?? (both ? 2 * ids.length + 50 : Infinity), (context ?? Infinity) - start.length - (both ? 0 : ids.length));
   }
 }
 
 export function log_softmax(logits: ArrayLike<number>): Float64Array {
   const out = Float64Array.from(logits), top = out[best_of(out, 1)[0]];
-  let sum = 0;
-  for (let i = 0; i < out.length; i++) sum += Math.exp(out[i] - top);
-  for (let i = 0, whole = top + Math.log(sum); i < out.length; i++) out[i] -= whole;
-  return out;
+  const whole = top + Math.log(out.reduce((sum, x) => sum + Math.exp(x - top), 0));
+  return out.map((x) => x - whole);
 }
 
 /** The probabilities from which a word is drawn: temperature, then top-k, then top-p, then min-p, then their sum is 1. */
@@ -450,9 +427,9 @@ export function distribution(logprobs: Float64Array, c: Choice): Float64Array {
   const total = kept.reduce((sum, i) => sum + p[i], 0);
   let before = 0;
   for (const i of kept) {
-    const mine = p[i] / total;
-    if (before >= (c.top_p || 1) || p[i] < (c.min_p ?? 0)) p[i] = 0; // the likeliest has p = 1 before the sum is taken
-    before += mine;
+    const drop = before >= (c.top_p && c.top_p < 1 ? c.top_p : Infinity) || p[i] < (c.min_p ?? 0); // the likeliest has p = 1 as yet
+    before += p[i] / total;
+    if (drop) p[i] = 0;
   }
   const sum = p.reduce((a, b) => a + b, 0);
   return p.map((x) => x / sum);
@@ -464,8 +441,7 @@ export function mix(...parts: number[] | bigint[]): bigint {
   let state = 0n;
   for (const part of parts) {
     state = word(state + BigInt(part) + 0x9e3779b97f4a7c15n);
-    state = word((state ^ (state >> 30n)) * 0xbf58476d1ce4e5b9n);
-    state = word((state ^ (state >> 27n)) * 0x94d049bb133111ebn);
+    state = word((state ^ (state >> 30n)) * 0xbf58476d1ce4e5b9n); state = word((state ^ (state >> 27n)) * 0x94d049bb133111ebn);
     state ^= state >> 31n;
   }
   return state;
@@ -474,8 +450,8 @@ export function mix(...parts: number[] | bigint[]): bigint {
 /** Words one by one: the likeliest, or drawn by a temperature. */
 export function write(reader: Reader, ids: number[], c: Choice = {}): Written {
   const { eos, forbid } = reader.special, most = reader.room(ids, c.max_new_tokens), found: Written = { tokens: [], logprobs: [], score: 0 };
-  const seed = mix(...([c.seed ?? 0, 0, ...ids] as number[]));
   let [logits] = reader.begin(ids, c.force);
+  const seed = mix(...([c.seed ?? 0, 0, ...ids] as number[]));
   while (found.tokens.length < most) {
     const logprobs = log_softmax(logits), allowed = logprobs.slice();
     for (const id of forbid) allowed[id] = -Infinity;
@@ -486,8 +462,8 @@ export function write(reader: Reader, ids: number[], c: Choice = {}): Written {
       token = p.findIndex((x) => (left -= x) < 0);
     }
     found.tokens.push(token); found.logprobs.push(logprobs[token]); found.score += logprobs[token];
-    if (eos.includes(token) || found.tokens.length >= most) break;
-    [logits] = reader.step([token]);
+    if (eos.includes(token)) break;
+    if (found.tokens.length < most) [logits] = reader.step([token]);
   }
   return found;
 }
@@ -503,8 +479,7 @@ export function beam(reader: Reader, ids: number[], c: Choice = {}): Written[] {
       for (const id of forbid) allowed[id] = -Infinity;
       return best_of(allowed, width * (1 + Math.max(1, eos.length))).map((t) => ({ row, tokens: [...w.tokens, t], logprobs: [...w.logprobs, logprobs[t]], score: w.score + allowed[t] }));
     });
-    const best = best_of(followers.map((f) => f.score), width * (1 + Math.max(1, eos.length))).map((i) => followers[i]);
-    const ends = (w: Written) => eos.includes(w.tokens.at(-1)!);
+    const best = best_of(followers.map((f) => f.score), width * (1 + Math.max(1, eos.length))).map((i) => followers[i]), ends = (w: Written) => eos.includes(w.tokens.at(-1)!);
     done = [...done, ...best.slice(0, width).filter((w) => ends(w) && w.score > -Infinity).map(end)].sort((a, b) => b.score - a.score).slice(0, width);
     const next = best.filter((w) => !ends(w) && w.score > -Infinity).slice(0, width);
     if (done.length >= width || !next.length || next[0].tokens.length >= most) return done.length ? done : next.map(end);

@@ -48,12 +48,13 @@ def print_typescript(s: parts.Spec, *, runtime: str | None = None) -> str:
     numbers = {n: v for n, v in program.numbers.items() if re.search(rf"\b{n}\b", body)}
     rows = layout.fill_rows([f"{n} = {v!r}" for n, v in numbers.items()], lambda row: len(", ".join(row)) <= 112)
     lines = [f"const {', '.join(row)};" for row in rows]
-    used = sorted({n for n in runtime_names() if re.search(rf"\b{n}\b", body)})
+    used = sorted({n for n in runtime_names() if re.search(rf"(?<![.\w]){n}\b" + r"\(" * n.islower(), body)})
     head = print_head(s)
     if runtime is None:
         text = re.sub(r"^export (?=class|function|const|type|interface)", "", read_runtime(), flags=re.M)
     else:
-        text = "\n".join(layout.wrap(f'import {{ {", ".join(used)} }} from {json.dumps(runtime)};', 0)) + "\n"
+        names = layout.fill_rows(used, lambda row: len(", ".join(row)) <= 110)
+        text = "import {\n" + "".join(f"  {', '.join(row)},\n" for row in names) + f"}} from {json.dumps(runtime)};\n"
     return f"{head}\n{text}\n" + "\n".join(lines) + f'\nexport const SPEC = "{spec_hash(s)}";\n\n{body}\n'
 
 
@@ -117,7 +118,8 @@ class Printer:
         methods = []
         for method in node.body:
             said = f"  /** {method.doc} */\n" if getattr(method, "doc", "") else ""
-            methods.append(said + "  " + self.print_function(method, 2))
+            again = "override " * (base != "Module" and method.name == "forward")
+            methods.append(f"{said}  {again}{self.print_function(method, 2)}")
         inside = "\n\n".join(["\n".join(lines), *methods])
         return f"{doc}export class {node.name} extends {base} {{\n{inside}\n}}\n"
 

@@ -95,6 +95,12 @@ export class QChat extends LitElement {
     this.querySelector("textarea")?.focus();
   }
 
+  /** Has the last exchange answered anew. */
+  private repeat(exchange: Exchange): void {
+    this.turns = this.turns.filter((one) => one !== exchange);
+    void this.answer({ asked: exchange.asked, answers: [], trouble: "" });
+  }
+
   private conversation(before: Exchange[], asked: string): Turn[] {
     const said = before.filter((one) => !one.trouble).flatMap((one): Turn[] => [
       { role: "user", content: one.asked }, { role: "assistant", content: one.answers.map(textOf).join("\n") }]);
@@ -182,7 +188,7 @@ export class QChat extends LitElement {
         ${one.trouble ? html`<p class="trouble" role="alert">${one.trouble}</p>` : nothing}
         ${last && this.busy ? nothing : html`<div class="acts">
           ${one.answers.length ? html`<button type="button" class="quiet" @click=${() => this.copy(one.answers)}>${this.t(this.copied && this.copied === one.answers[0] ? "copied" : "copy")}</button>` : nothing}
-          ${last ? html`<button type="button" class="quiet" @click=${() => this.answer({ ...one, answers: [], trouble: "" }, )}>${this.t("again")}</button>` : nothing}</div>`}
+          ${last ? html`<button type="button" class="quiet" @click=${() => this.repeat(one)}>${this.t("again")}</button>` : nothing}</div>`}
       </div></section>`;
   }
 
@@ -198,7 +204,7 @@ export class QChat extends LitElement {
   private box(): TemplateResult {
     const { kind } = this;
     const act: Word = kind === "translate" ? "translate" : kind === "text" ? "write" : "send";
-    return html`<form class="box" @submit=${(e: Event) => { e.preventDefault(); void this.send(); }}>
+    return html`<form class="box" aria-label=${this.t(act)} @submit=${(e: Event) => { e.preventDefault(); void this.send(); }}>
       <textarea rows="1" aria-label=${this.t(`hint.${kind === "none" ? "chat" : kind}` as Word)} placeholder=${this.t(`hint.${kind === "none" ? "chat" : kind}` as Word)} .value=${this.draft}
         @input=${(e: Event) => (this.draft = (e.target as HTMLTextAreaElement).value)} @keydown=${(e: KeyboardEvent) => this.typed(e)}></textarea>
       ${this.busy ? html`<button type="button" class="go stop" @click=${() => this.busy?.abort()}>${this.t("stop")}</button>` : html`<button class="go" ?disabled=${!this.draft.trim()}>${this.t(act)}</button>`}

@@ -1,4 +1,4 @@
-/** The printed models by the hash of their spec: `make web` prints them anew (tools/web.py), nobody edits them. */
+/** The printed models by the hash of their spec: python tools/live_models.py prints them anew, nobody edits them. */
 import * as bert from "./models/demo-bert";
 import * as lm from "./models/demo-lm";
 import * as moe from "./models/demo-moe";

@@ -60,9 +60,9 @@ class TrainingPanel extends Panel {
 
   /** The events of a run that trains in this server's process; silence where none does. */
   private listen(): void {
-    if (!this.isConnected || !this.page || this.page.client.recorded || this.events) return;
-    this.events = new EventSource("/api/events");
-    this.events.onmessage = (message: MessageEvent<string>) => this.heard(JSON.parse(message.data));
+    if (!this.isConnected || !this.page || this.events) return;
+    this.events = this.page.client.events();
+    if (this.events) this.events.onmessage = (message: MessageEvent<string>) => this.heard(JSON.parse(message.data));
   }
 
   private heard(event: Record<string, any>): void {

@@ -225,6 +225,17 @@ export const more = {
   "proof.head": ["关掉第 {0} 层头 {1} 后 P({2})", "P({2}) with layer {0} head {1} silenced"],
   "proof.cut": ["关掉第 {0} 层头 {1}，重新跑一遍", "silence layer {0} head {1} and run again"],
 
+  // the panels of a page whose model runs in the browser
+  "translate.title": ["模型写出", "What it writes"],
+  "translate.about": ["模型就在这一页里运行：写一句话，看它怎样读、怎样写。", "The model runs in this page: write a sentence, and see what it reads and writes."],
+  "translate.read": ["读了 {0} 个词元", "It read {0} tokens"],
+  "translate.wrote": ["写了 {0} 个词元；每个词元当时的概率", "It wrote {0} tokens; the chance that each had"],
+  "translate.took": ["在这台机器的浏览器里用了 {0} 毫秒。", "It took {0} ms in this browser."],
+  "tokens.title": ["词元", "Tokens"],
+  "tokens.about": ["模型看到的不是字，而是词元的编号。波浪线：词表里没有，只看作“未知”。", "The model sees numbers of tokens, not letters. A wavy line: not in the vocabulary, so only a mark for the unknown."],
+  "tokens.piece": ["词元", "Token"],
+  "tokens.number": ["编号", "Number"],
+  "tokens.count": ["{0} 个字符，{1} 个词元", "{0} characters, {1} tokens"],
   "training.title": ["训练", "Training"],
   "training.about": ["从随机权重到会翻译：拖动滑块，看同样几句话在每个记录下的训练步是什么样。", "From random weights to a model that speaks: move the slider to see the same texts at every recorded step."],
   "training.none": ["没有记录下来的训练。运行 qkv demo，或用 qkv look 训练目录 --serve 打开一次记录过的训练。", "No recorded training. Run qkv demo, or open a recorded run with qkv look RUN --serve."],

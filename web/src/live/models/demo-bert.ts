@@ -3,7 +3,7 @@
  * Read from the end: Transformer. `tap` is called with every value that has a name; `cache` keeps keys and values.
  * Its weights: qkv convert MODEL FOLDER --to web. */
 import {
-     Cache, Embedding, LayerNorm, Linear, Module, Tap, Tensor, arange, gelu, linear, range, slice, tanh, zeros_like 
+  Cache, Embedding, LayerNorm, Linear, Module, Tap, Tensor, arange, gelu, range, slice, tanh, zeros_like,
 } from "../../../../src/qkv/specialize/runtime";
 
 const VOCABULARY = 1212, LAYERS = 4, WIDTH = 144, HEADS = 4, HEAD_DIM = 36, FFN_WIDTH = 576, EPS = 1e-12;
@@ -125,7 +125,7 @@ export class Head extends Linear {
     this.dense = new Dense();
   }
 
-  forward(input: Tensor): Tensor {
+  override forward(input: Tensor): Tensor {
     return super.forward(this.dense.forward(input));
   }
 }

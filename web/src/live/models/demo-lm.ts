@@ -3,23 +3,7 @@
  * Read from the end: Transformer. `tap` is called with every value that has a name; `cache` keeps keys and values.
  * Its weights: qkv convert MODEL FOLDER --to web. */
 import {
-    Cache,
-    Embedding,
-    LOWEST,
-    Linear,
-    Module,
-    RMSNorm,
-    Tap,
-    Tensor,
-    arange,
-    cat,
-    cos,
-    range,
-    scalar,
-    silu,
-    sin,
-    slice,
-    zeros,
+  Cache, Embedding, LOWEST, Linear, Module, RMSNorm, Tap, Tensor, arange, cat, range, scalar, silu, slice, zeros,
 } from "../../../../src/qkv/specialize/runtime";
 
 const VOCABULARY = 1000, LAYERS = 4, WIDTH = 128, HEADS = 4, HEAD_DIM = 32, ROPE_BASE = 10000.0, FFN_WIDTH = 320;

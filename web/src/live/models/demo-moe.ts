@@ -3,26 +3,8 @@
  * Read from the end: Transformer. `tap` is called with every value that has a name; `cache` keeps keys and values.
  * Its weights: qkv convert MODEL FOLDER --to web. */
 import {
-    Cache,
-    Embedding,
-    LOWEST,
-    Linear,
-    Module,
-    RMSNorm,
-    Tap,
-    Tensor,
-    arange,
-    cat,
-    cos,
-    empty,
-    linear,
-    range,
-    scalar,
-    silu,
-    sin,
-    slice,
-    zeros,
-    zeros_like,
+  Cache, Embedding, LOWEST, Linear, Module, RMSNorm, Tap, Tensor, arange, cat, empty, linear, range, scalar,
+  silu, slice, zeros, zeros_like,
 } from "../../../../src/qkv/specialize/runtime";
 
 const VOCABULARY = 1211, LAYERS = 4, WIDTH = 128, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 32, ROPE_BASE = 10000.0;

@@ -3,23 +3,8 @@
  * Read from the end: Transformer. `tap` is called with every value that has a name; `cache` keeps keys and values.
  * Its weights: qkv convert MODEL FOLDER --to web. */
 import {
-    Cache,
-    Embedding,
-    LOWEST,
-    LayerNorm,
-    Linear,
-    Module,
-    Tap,
-    Tensor,
-    arange,
-    cat,
-    cos,
-    range,
-    relu,
-    scalar,
-    sin,
-    slice,
-    zeros,
+  Cache, Embedding, LOWEST, LayerNorm, Linear, Module, Tap, Tensor, arange, cat, cos, range, relu, scalar, sin,
+  slice, zeros,
 } from "../../../../src/qkv/specialize/runtime";
 
 const VOCABULARY = 1210, LAYERS = 3, WIDTH = 176, HEADS = 4, HEAD_DIM = 44, FFN_WIDTH = 352;
