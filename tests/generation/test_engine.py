@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 from qkv.generation import passes
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import Engine, Settings, generate
-from qkv.generation.pages import Pages, Table
+from qkv.generation.pages import Paged, Pages, Table
 from qkv.generation.runner import Runner
 from qkv.generation.scheduler import Limits
 from qkv.generation.sequence import DecodeOptions
@@ -55,6 +55,32 @@ def test_requests_together_write_what_a_batch_writes(name, tight):
     if tight and not core.spec.encoder:
         assert sum(handle.group.preempted for handle in handles) > 0
     assert engine.pages.free == engine.pages.count - 1
+
+
+ALIKE = [[7, 9, 11], [7, 5], [7, 52, 4, 60], [9, 3, 7, 31, 32]]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", WRITERS)
+def test_rows_that_are_copied_together_write_what_they_write_alone(name, monkeypatch):
+    core, options, sizes = model(name), ask(name, eos=()), list[int]()
+    join = Paged.join_slots
+    monkeypatch.setattr(Paged, "join_slots", lambda self: sizes.append(len(self.rows)) or join(self))
+    engine = Engine(core, Settings(page_size=2))
+    engine.passes.gather = True
+    handles = [engine.submit(prompt, options) for prompt in ALIKE]
+    for handle, prompt in zip(handles, ALIKE, strict=True):
+        found, (wanted,) = handle.result(), generate(core, [prompt], options=options)
+        assert found.tokens == wanted.tokens
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-9)
+    assert engine.passes.apart or max(sizes) == len(ALIKE)
+
+
+def test_a_slot_too_few_in_what_is_copied_is_noticed(monkeypatch):
+    join = Paged.join_slots
+    monkeypatch.setattr(Paged, "join_slots", lambda self: join(self).roll(1))
+    with pytest.raises(AssertionError):
+        test_rows_that_are_copied_together_write_what_they_write_alone("gqa", monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["gqa", "seq2seq", "latent", "parallel"])

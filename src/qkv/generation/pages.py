@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -154,25 +155,39 @@ class Paged(Cache):
     """What one pass reads and writes: T new tokens of one text, or one new token of each of B rows.
 
     Rows may belong to one text, at different positions. Each is read alone, as it lies in its pages: a view where they
-    lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it.
+    lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it; but not
+    where `gather` allows that rows of like length are copied together and read at once.
     """
 
-    def __init__(self, pages: Pages) -> None:
-        self.pages = pages
+    def __init__(self, pages: Pages, *, gather: bool = False) -> None:
+        self.pages, self.gather = pages, gather
         self.rows: list[Reading] = []
+        self.all: Tensor | None = None  # BS, the slots of all rows, each ending at the last
 
     def place(self, rows: Seq[Reading], tokens: int) -> "Paged":
         """Stand before the pass of `tokens` new tokens in each of these rows."""
         self.rows, size = list(rows), self.pages.size
-        most = max(row.end for row in rows)
-        self.length = most - 1 if len(rows) == 1 else -(-most // 64) * 64 - 1  # a multiple: the same kernels
-        if len(rows) == 1:
-            self.length = most - tokens
+        most, alone = max(row.end for row in rows), len(rows) == 1
+        together = self.gather and not alone and len(rows) * most < 2 * sum(row.end for row in rows)
+        # rows one by one: a multiple, for which the same kernels run
+        self.length = most - tokens if alone or together else -(-most // 64) * 64 - 1
         places = [(row.table.pages, at) for row in rows for at in range(row.end - tokens, row.end)]
         slots = [pages[at // size] * size + at % size for pages, at in places]
         self.slots = torch.tensor(slots, device=self.pages.device)
-        self.places = [self.locate(row) for row in rows]
+        self.all = self.join_slots() if together else None
+        self.places = [self.locate(row) for row in rows] if self.all is None else []
         return self
+
+    def join_slots(self) -> Tensor:
+        """The slots of the last positions of each row, those before its first in page 0."""
+        size, device = self.pages.size, self.pages.device
+        most = max(len(row.table.pages) for row in self.rows)
+        pages = torch.tensor([row.table.pages + [0] * (most - len(row.table.pages)) for row in self.rows],
+                             device=device)  # fmt: skip
+        ends = torch.tensor([row.end for row in self.rows], device=device)
+        at = ends[:, None] - torch.arange(self.length, -1, -1, device=device) - 1  # B S
+        slots = pages.gather(1, at.clamp_min(0) // size) * size + at % size
+        return slots.masked_fill(at < 0, 0).flatten()
 
     def locate(self, row: Reading) -> int | Tensor:
         """Where a row begins, if its pages lie side by side, else the slot of each of its positions."""
@@ -201,6 +216,10 @@ class Paged(Cache):
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> Pair:
         self.pages.store(layer, self.slots, k, v)
+        if self.all is not None:
+            found = (store.index_select(0, self.all) for store in self.pages.storage[layer])
+            k, v = (t.unflatten(0, (len(self.rows), -1)).transpose(1, 2) for t in found)
+            return k, v  # B G S K
         return self.fetch(layer, 0) if len(self.rows) == 1 else (k, v)
 
     def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
@@ -215,7 +234,16 @@ class Paged(Cache):
         return k, v
 
     def choose_attend(self, usual: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return usual if len(self.rows) == 1 else self.attend_rows
+        if len(self.rows) == 1:
+            return usual
+        return self.attend_rows if self.all is None else partial(self.attend_together, usual)
+
+    def attend_together(
+        self, usual: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias,
+        at: Attention | Latent, step: Step,
+    ) -> Tensor:
+        """All queries at once; memories, of which each row has its own, one by one."""
+        return (self.attend_rows if at.spec.mask.kind == "memory" else usual)(q, k, v, mask, at, step)
 
     def attend_rows(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step
@@ -223,7 +251,7 @@ class Paged(Cache):
         """Each row's query [1, H, 1, K] to its own keys; k and v, the new ones, are stored already."""
         rule, found = at.spec.mask, list[Tensor]()
         if mask.bias is None or mask.bias.shape[1] == 1:
-            joined = self.attend_together(q, at)
+            joined = self.attend_compiled(q, at)
             if joined is not None:
                 return joined
         # of a row's mask only what differs by distance is left: its keys are all in the past, and none is padding
@@ -242,7 +270,7 @@ class Paged(Cache):
             found.append(kernels.attend(q[n : n + 1], k, v, AttentionBias(bias, causal=False), at, step))  # type: ignore[arg-type]
         return torch.cat(found)
 
-    def attend_together(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
+    def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
         """All rows in one compiled pass over the pages [B, H, 1, W]; None where there is no kernel for them."""
         rule = at.spec.mask
         if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q):

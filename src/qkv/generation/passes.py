@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv import spec
+from qkv.adapt import native
 from qkv.core.attention import Attention
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs, Mode, active_tracer
@@ -37,6 +38,10 @@ class Passes:
     def __init__(self, core: Transformer, pages: Pages) -> None:
         self.core, self.pages, self.device = core, pages, pages.device
         self.apart = grows_with_batch(core.spec)
+        # bench/engine.py: in bf16 on a CPU keys are copied in any case, and elsewhere each row would cost its launches;
+        # a compiled kernel reads pages where they lie
+        half = core.embed.weight.dtype == torch.bfloat16
+        self.gather = (half and native.library() is None) or self.device.type != "cpu"
         self.count = self.positions = 0  # passes so far, and positions that they read
 
     def run(self, plan: Seq[Work]) -> None:
@@ -65,7 +70,7 @@ class Passes:
         if size is not None:
             idle = Reading(Table([0]), 1, places[0].group.memory)
             rows, ids = rows + [idle] * (size - len(rows)), ids + [0] * (size - len(ids))
-        cache = Paged(self.pages).place(rows, 1)
+        cache = Paged(self.pages, gather=size is None and self.gather).place(rows, 1)
         last = [p.at + 1 == len(p.row.ids) for p in places]
         given = join_inputs([p.group.inputs for p in places], len(rows))
         column = torch.tensor(ids, device=self.device)[:, None]
