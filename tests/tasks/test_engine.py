@@ -234,8 +234,9 @@ def test_equal_prompts_draw_apart_wherever_they_are_written():
     made, how = model("gqa"), {"max_new_tokens": 8, "temperature": 1.0, "seed": 5}
     first, second = made.generate([PROMPTS[0]] * 2, **how)
     assert first.tokens != second.tokens
-    found = made.generate([PROMPTS[0]] * 2, batch_invariant=True, **how)
-    assert [r.tokens for r in found] == [first.tokens, second.tokens]
+    for more in ({"batch_invariant": True}, {"engine": made.engine(tokens=256)}):
+        found = made.generate([PROMPTS[0]] * 2, **how, **more)
+        assert [r.tokens for r in found] == [first.tokens, second.tokens]
 
 
 def test_a_runner_serves_the_same_calls():

@@ -96,16 +96,18 @@ class Engine:
 
     def submit(
         self, prompt: Seq[int], options: DecodeOptions = DecodeOptions(), *, sampling: Sampling = Sampling(),  # noqa: B008
-        search: Search | None = None, trace: AbstractContextManager[object] | None = None,
+        search: Search | None = None, trace: AbstractContextManager[object] | None = None, seed: int | None = None,
     ) -> Handle:
         """A request: its prompt, or for an encoder-decoder its source, is read when its turn comes.
 
-        With `search` beams look for the likeliest text. `trace` listens to this request's passes alone.
+        With `search` beams look for the likeliest text. `trace` listens to this request's passes alone. `seed` is what
+        its draws are made of, else that of `sampling` with the prompt.
 
         Raises:
             QkvError: a prompt that is empty, too long or of unknown ids, or more than all pages or the memory hold.
         """
         (request,) = self.open_requests([prompt], options, sampling, search)
+        request.sequence.seed = request.sequence.seed if seed is None else seed
         if trace is not None:
             request.context.run(trace.__enter__)
             request.trace, request.cache = trace, Paged(self.pages)

@@ -131,8 +131,8 @@ def submit_prompts(
         raise QkvError("trace: it listens to one request, and found {found} prompts", found=len(ids))
     handles: list[Handle] = []
     try:
-        for one in ids:
-            handles.append(engine.submit(one, decode, sampling=options, search=options.search, trace=trace))
+        for one, seed in zip(ids, sampling.seeds(options.seed, ids), strict=True):
+            handles.append(engine.submit(one, decode, sampling=options, search=options.search, trace=trace, seed=seed))
     except QkvError:
         for handle in handles:
             handle.cancel()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from common import in_turn, options, summary, write
+from harness import in_turn, options, summary, write
 
 LLAMA = {"model_type": "llama", "vocab_size": 32_000, "hidden_size": 768, "intermediate_size": 2048,
          "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 6, "tie_word_embeddings": True,
@@ -29,7 +29,7 @@ def main() -> None:
              "demo-lm, 32 rows": ("demo-lm", 32), "llama 102M bf16, 1 row": ("llama", 1),
              "llama 102M bf16, 4 rows": ("llama", 4)}  # fmt: skip
     found = {name: compare(*case, given) for name, case in cases.items()}
-    write("engine", __doc__ or "", given, cases=found)
+    write("together", __doc__ or "", given, cases=found)
 
 
 def compare(name: str, rows: int, given: Any) -> dict[str, Any]:
