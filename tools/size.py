@@ -29,7 +29,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 235, "downloads": 106, "families": 2358, "checkpoints": 1719, "tokenizers": 1289, "data": 2257,
     "adapt": 518, "sampling": 100,
     "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 1252, "lens": 2172,
-    "specialize": 1486, "tasks": 1123, "model": 150, "hub": 165, "lm_eval": 90, "training": 5559, "explore": 2315,
+    "specialize": 1486, "tasks": 1123, "model": 150, "hub": 165, "lm_eval": 93, "training": 5559, "explore": 2315,
     "labs": 3544, "cli": 2649, "__init__": 24, "__main__": 3,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
