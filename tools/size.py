@@ -29,12 +29,12 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 239, "families": 2361, "checkpoints": 1728, "tokenizers": 1299, "data": 2260,
     "adapt": 808, "sampling": 162,
     "cost": 187, "devices": 48, "plots": 479, "baselines": 223, "chat": 387, "generation": 2018, "lens": 2225,
-    "specialize": 1887, "tasks": 1537, "model": 174, "hub": 196, "training": 5570, "explore": 2487, "labs": 3544,
+    "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5570, "explore": 2487, "labs": 3544,
     "cli": 2935, "__init__": 24, "__main__": 3,
     "arguments": 156,
     "serve": 1679,
     "downloads": 106,
-    "lm_eval": 89,
+    "lm_eval": 93,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}

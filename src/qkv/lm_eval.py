@@ -20,7 +20,7 @@ harness: Any = import_module("lm_eval.api.model")
 utils, generation = import_module("lm_eval.utils"), import_module("lm_eval.models.utils")
 register: Any = import_module("lm_eval.api.registry").register_model
 Pair = tuple[Any, list[int], list[int]]  # texts, ids of the context, ids of what is scored after it
-TOKENS = 2048  # read in one pass, padding included
+TOKENS = 1024  # read in one pass, padding included
 LONGEST = 2048  # of a model whose positions have no end
 
 
@@ -77,17 +77,21 @@ class EvaluatedModel(harness.TemplateLM):
     @torch.inference_mode()
     def _loglikelihood_tokens(self, requests: Sequence[Pair], **_: Any) -> list[tuple[float, bool]]:
         rows = [(*context, *target)[-(self.max_length + 1) :] for _, context, target in requests]
-        found = dict[int, tuple[float, bool]]()
-        for chosen in batch_by_length([row[:-1] for row in rows], TOKENS):
-            ids, inputs = prepare_batch(self.model.core, [rows[r][:-1] for r in chosen])
+        found, read = dict[int, tuple[float, bool]](), dict[tuple[int, ...], list[int]]()
+        for r, row in enumerate(rows):
+            read.setdefault(row[:-1], []).append(r)  # answers of one token share what is read
+        unique = list(read)
+        for chosen in batch_by_length(unique, TOKENS):
+            ids, inputs = prepare_batch(self.model.core, [unique[u] for u in chosen])
             states = last_states(self.model.core, ids, inputs)  # B T D
-            for state, r in zip(states, chosen, strict=True):
-                count = min(len(requests[r][2]), len(rows[r]) - 1)
-                target = torch.tensor(rows[r][-count:], device=ids.device)
-                last = len(rows[r]) - 1
-                logprobs = self.model.core.head(state[last - count : last]).float().log_softmax(-1)  # T V
-                likeliest = bool((logprobs.argmax(-1) == target).all())
-                found[r] = logprobs.gather(-1, target[:, None]).sum().item(), likeliest
+            for state, u in zip(states, chosen, strict=True):
+                for r in read[unique[u]]:
+                    last = len(unique[u])
+                    count = min(len(requests[r][2]), last)
+                    target = torch.tensor(rows[r][-count:], device=ids.device)
+                    logprobs = self.model.core.head(state[last - count : last]).float().log_softmax(-1)  # T V
+                    likeliest = bool((logprobs.argmax(-1) == target).all())
+                    found[r] = logprobs.gather(-1, target[:, None]).sum().item(), likeliest
         return [found[r] for r in range(len(rows))]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:

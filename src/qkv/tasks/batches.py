@@ -15,7 +15,8 @@ from qkv.errors import QkvError
 from qkv.generation.decoder import batch_by_length
 
 Row = Sequence[int]
-BATCH_TOKENS = 4096  # read in one pass, padding included
+TOKENS = {"cpu": 1024}  # read in one pass, padding included: so many states stay in its cache
+MORE_TOKENS = 16_384  # on other devices
 
 
 def prepare_batch(
@@ -49,11 +50,11 @@ def last_states(core: Transformer, ids: Tensor, inputs: Inputs) -> Tensor:
 
 def map_batches(
     rows: Sequence[tuple[list[int], list[int]]], read: Callable[[list[list[int]], list[list[int]]], Tensor],
-    tell: Callable[[int, int], None] = lambda done, of: None,
+    device: torch.device, tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Tensor:
     """Stack what `read` makes of rows (ids, segments), in their order; rows of like length are read together."""
     found: dict[int, Tensor] = {}
-    for batch in batch_by_length([ids for ids, _ in rows], BATCH_TOKENS):
+    for batch in batch_by_length([ids for ids, _ in rows], TOKENS.get(device.type, MORE_TOKENS)):
         found.update(zip(batch, read([rows[r][0] for r in batch], [rows[r][1] for r in batch]), strict=True))
         tell(len(found), len(rows))
     return torch.stack([found[i] for i in range(len(rows))])

@@ -61,7 +61,8 @@ def label_probabilities(model: Model, texts: Sequence[Any], *, both: bool) -> li
     check_not_empty(texts)
     examples = [encode_example(model, line, both=both) for line in texts]
     rows = [row for encoded, _ in examples for row in encoded]
-    logits = map_batches(rows, lambda ids, segments: label_logits(model.core, ids, segments, model.special.start))
+    logits = map_batches(rows, lambda ids, segments: label_logits(model.core, ids, segments, model.special.start),
+                         model.device)
     found: list[dict[str, float]] = []
     for (_, join), group in zip(examples, logits.split([len(encoded) for encoded, _ in examples]), strict=True):
         names = map(str, range(len(group))) if join == "compared" else model.labels

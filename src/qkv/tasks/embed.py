@@ -24,7 +24,7 @@ def embed(model: Model, text: Any, *, prompt: str | None = None, tell: Tell = be
     check_not_empty(texts)
     skip = 0 if pooling.pools_prompt or not before else len(without_end(model, model.ids(before)))
     rows = [(ids, list[int]()) for ids in number_texts(model, texts, before, pooling)]
-    found = map_batches(rows, lambda ids, _: embed_ids(model.core, ids, pooling, skip), tell)
+    found = map_batches(rows, lambda ids, _: embed_ids(model.core, ids, pooling, skip), model.device, tell)
     return found if many else found[0]
 
 
