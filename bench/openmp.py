@@ -32,7 +32,7 @@ def main() -> None:
     }  # fmt: skip
     found, skipped = compete(given, makers, prepare=write_model)
     times = {name: summary([1000 * r["seconds"] for r in rounds], 2) for name, rounds in found.items()}
-    alone = times["qkv alone"]["median"]
+    alone = times["qkv alone"]["median"] if "qkv alone" in times else 1.0
     write("openmp", __doc__ or "", given, milliseconds=times, skipped=skipped,
           times_as_long_as_alone={name: round(t["median"] / alone, 3) for name, t in times.items()},
           runtimes={name: rounds[-1]["runtimes"] for name, rounds in found.items()})  # fmt: skip
