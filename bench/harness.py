@@ -119,7 +119,8 @@ def compete(
 
 def child_command(given: argparse.Namespace, name: str, folder: str) -> list[str]:
     """The command of a competitor's process: this script again, by the peers' Python where it is a peer."""
-    python = sys.executable if name.startswith("qkv") or name == PREPARE else given.peers
+    ours = name.startswith("qkv") and "," not in name
+    python = sys.executable if ours else given.peers
     return [python, *sys.argv, "--child", name, "--folder", folder]
 
 

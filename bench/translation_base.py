@@ -8,6 +8,7 @@ the same number of tokens, whoever writes them.
 """
 
 import json
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -205,7 +206,7 @@ def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, An
                                    convert_ids_to_tokens=lambda i: f"w{i}")  # fmt: skip
 
     quiet(transformers)
-    path = Converter(str(folder / "hf")).convert(str(folder / kind), quantization=kind)
+    path = Converter(str(folder / "hf")).convert(str(folder / f"{kind}-{os.getpid()}"), quantization=kind)
     translator = library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
     batches = [[[f"w{i}" for i in row] for row in batch] for batch in read_batches(folder)]
 

@@ -1,7 +1,9 @@
 """Devices and dtypes by the names that people type (auto, cuda:0, fp32, bf16), and the memory that they have free."""
 
 import ctypes
+import re
 import sys
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from qkv.errors import QkvError, nearest
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # version 2, 1
+OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*$")
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
           "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -57,6 +60,28 @@ def read_free() -> int | None:
         return None
     limits = (path.read_text(encoding="ascii").strip() for path in LIMITS if path.is_file())
     return min([found, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def list_openmp() -> list[str]:
+    """The OpenMP runtimes that this process has loaded, by file; where there are several, their threads disturb each
+    other (bench/openmp.py). Empty where the system does not say.
+    """
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[-1] for line in lines}
+    return sorted(path for path in paths if OPENMP.search(path))
+
+
+def find_openmp() -> list[str]:
+    """Installed packages, PyTorch apart, that bring an OpenMP runtime of their own."""
+    found: set[str] = set()
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for pattern in ("*.libs/lib*omp*", "*/lib/lib*omp*", "*/lib*omp*"):
+            found |= {p.relative_to(place).parts[0].removesuffix(".libs") for p in Path(place).glob(pattern)
+                      if OPENMP.search(str(p))}
+    return sorted(found - {"torch"})
 
 
 def keep_freed() -> bool:

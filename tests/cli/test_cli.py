@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv import cli
+from qkv.adapt import native
 from qkv.cli import VERBS, main
 from qkv.cli.common import Arriving, choose_language, group_lines
 from qkv.cli.usage import said_by_click
+from qkv.devices import list_openmp
 from qkv.errors import QkvError
 from qkv.files import to_json_value
 
@@ -376,6 +378,10 @@ def test_doctor_measures_and_says_it_in_one_object(capsys: pytest.CaptureFixture
     assert (code, err) == (0, "")
     assert report["kernels"]["fp32_gflops"] > 0
     assert report["kernels"]["cpu_dtype"] in ("fp32", "bf16")
+    compiled = native.library() is not None
+    kernels = ("linear_bf16", "linear_int8", "linear_int4", "attention_of_a_step", "norm_of_a_step")
+    assert [report["kernels"][name].startswith("row_") for name in kernels] == [compiled] * 5
+    assert len(report["kernels"]["openmp"].split(", ")) == len(list_openmp())
     assert report["versions"]["qkv"] == qkv.__version__
 
 

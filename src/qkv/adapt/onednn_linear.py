@@ -1,9 +1,10 @@
 """Linear layers that multiply by oneDNN where it is faster than what PyTorch takes, on a CPU.
 
 In bf16, for inference, they keep a second copy of their weights in the processor's own order, so that reading them gets
-faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one. In fp32, on processors with AVX-512 that are not Intel's,
-PyTorch's MKL uses half of the width: 1.1 times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the
-gradients as well (bench/training_speed.py). Names, parameters and checkpoints stay as they are.
+faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one, which our own kernel reads as fast without a copy where
+there is a compiler. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's MKL uses half of the width: 1.1
+times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the gradients as well (bench/training_speed.py).
+Names, parameters and checkpoints stay as they are.
 """
 
 import os
@@ -34,8 +35,8 @@ class Packed(nn.Linear):
         low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
         if torch.is_grad_enabled() or not low:
             return multiply(input, weight, self.bias)
-        few = input.numel() <= row_products.MOST["bf16"] * input.shape[-1] and weight.is_contiguous()
-        if few and input.shape[-1] % 32 == 0 and (found := native.library()):  # the weight itself is read as fast
+        few = input.numel() <= row_products.MOST["bf16"] * input.shape[-1] and input.shape[-1] % 32 == 0
+        if few and weight.is_contiguous() and native.is_plain(input) and (found := native.library()):  # as fast so
             return row_products.multiply(found, input, row_products.Matrix("bf16", weight, None, self.bias))
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again
         if self.packed is None or self.packed[0] != made_of:

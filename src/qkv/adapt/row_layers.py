@@ -7,10 +7,10 @@ A pass over more than one token a row, that somebody listens to, or that learns 
 import torch
 from torch import Tensor, nn
 
-from qkv.adapt import native, row_ops, row_products
+from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
-from qkv.adapt.quantise import Quantised
+from qkv.adapt.quantise import FEW, Quantised
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
@@ -130,3 +130,19 @@ def use_rows(core: nn.Module) -> int:
     for module in found:
         module.__class__ = ROWS[type(module)]
     return len(found)
+
+
+def name_kernels() -> dict[str, str]:
+    """What multiplies and attends on this CPU, by kind of layer: a kernel, up to how many rows, and the next one."""
+    found = native.library()
+    most = row_products.MOST
+    own = {kind: f"row_products.c (rows <= {most[kind]}), " if found else "" for kind in most}
+    packed = "oneDNN" if onednn_linear.fits(torch.empty(0, dtype=torch.bfloat16)) else "F.linear"
+    few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}
+    said = {"linear_bf16": own["bf16"] + packed,
+            "linear_fp32": "oneDNN" if onednn_linear.fits(torch.empty(0)) else "F.linear"}
+    for name, kind in (("int8", "int8"), ("int4", "Q4_0")):
+        said[f"linear_{name}"] = (own[kind] or f"{few[kind]} (rows <= {FEW}), ") + "F.linear"
+    for name in ("attention", "ffn", "norm"):
+        said[f"{name}_of_a_step"] = f"row_ops.c, {found.isa}" if found else "torch"
+    return said

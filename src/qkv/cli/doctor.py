@@ -35,7 +35,11 @@ def list_parts(common: Common, report: dict[str, Any]) -> Iterator[str]:
     for part, title in TITLES.items():
         yield click.style(common.say(title), bold=True)
         for key, value in report[part].items():
-            yield f"  {key.replace('_', ' '):<18} {WORDS.get(str(value), value)}"
+            yield f"  {key.replace('_', ' '):<20} {WORDS.get(str(value), value)}"
+    if others := report["kernels"]["own_openmp"]:
+        yield common.say("{others} bring an OpenMP runtime of their own. Idle threads of one keep the cores from "
+                         "another: where several work in one process, set OMP_WAIT_POLICY=passive first, or give each "
+                         "a process of its own.", others=others)
 
 
 def examine() -> dict[str, Any]:
@@ -43,14 +47,13 @@ def examine() -> dict[str, Any]:
     import torch
 
     from qkv import __version__
-    from qkv.adapt import native
-    from qkv.devices import read_free
+    from qkv.adapt import native, row_layers
+    from qkv.devices import find_openmp, list_openmp, read_free
     from qkv.training.machine import measure_peak
 
     free, speed = read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    compiled = native.find_library()
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     names = ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "transformers")
     return {
@@ -63,7 +66,9 @@ def examine() -> dict[str, Any]:
         },
         "kernels": {
             "torch_cpu": torch.backends.cpu.get_cpu_capability(), **read_cpu_flags(),
-            "native": str(compiled),
+            "native": str(native.find_library()), **row_layers.name_kernels(),
+            "openmp": ", ".join(Path(path).name for path in list_openmp()),
+            "own_openmp": ", ".join(find_openmp()),
             "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA"),
             "fp32_gflops": speed["fp32"], "bf16_gflops": speed["bf16"],
             "cpu_dtype": "bf16" if speed["bf16"] > 1.5 * speed["fp32"] else "fp32",
