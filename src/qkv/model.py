@@ -40,11 +40,11 @@ class Model:
         config: dict[str, Any] | None = None, generation_config: dict[str, Any] | None = None,
         pooling: sentence_transformers.Pooling | None = None,
     ) -> None:
-        if not (tokenizer is None or (callable(getattr(tokenizer, "encode", None)) and not isinstance(tokenizer, str))):
+        if isinstance(tokenizer, str | bytes | int | float | list | tuple | dict | set):  # else it may spell
             raise QkvError("Model: tokenizer: found {value!r} of type {kind}, expected a Tokenizer or None",
                            code="argument", value=tokenizer, kind=type(tokenizer).__name__)
         self.core, self.config = core, config
-        self.tokenizer: Tokenizer | None = tokenizer  # or what spells as one does
+        self.tokenizer: Tokenizer | None = tokenizer
         self.spec = core.spec
         self.encoder_decoder = self.spec.architecture == "encoder-decoder"  # is there a source besides the target?
         self.special = special or SpecialTokens()

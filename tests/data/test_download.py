@@ -175,10 +175,11 @@ def test_the_known_sets_are_pinned() -> None:
 
 @pytest.mark.needs_data
 def test_the_hashes_are_those_of_the_real_files() -> None:
+    from qkv.downloads import hash_file
     from qkv.paths import data_dir
 
     for one in download.list_sets().values():
         for file in one.files:
             path = data_dir() / file.path
             if path.is_file():
-                assert download.hash_file(path) == file.sha256, path
+                assert hash_file(path) == file.sha256, path

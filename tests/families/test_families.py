@@ -83,7 +83,7 @@ def wrong(model: Model, fault: str) -> None:
             layer.attn.scale *= 1.05
     elif fault == "eps":
         for m in model.core.modules():
-            if type(m).__name__ == "Norm":
+            if type(m).__name__ in ("Norm", "RowNorm"):
                 object.__setattr__(m.spec, "eps", 1e-2)
     elif fault == "activation":
         if block.spec.moe:

@@ -136,7 +136,7 @@ FAULTS = {
     "rows alone are read as a batch": lambda m: m.setattr(
         passes.Tiles, "run", lambda self, plan: passes.Passes.run(self, plan)),
     "a row reads one key too many": lambda m: (
-        m.setattr(Paged, "attend_together", lambda self, q, at: None),
+        m.setattr(Paged, "attend_compiled", lambda self, q, at: None),
         m.setattr(Paged, "fetch", lambda self, layer, n, begin=0: read_more(self, layer, n, begin))),
     "a beam reads the pages of another": lambda m: m.setattr(
         BeamTables, "select_rows", lambda self, rows, sources=None: SELECT(self, rows.flip(0), sources)),

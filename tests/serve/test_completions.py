@@ -14,6 +14,7 @@ from support.serving import Client, asking
 
 import qkv
 from qkv.errors import QkvError
+from qkv.generation.engine import Engine
 from qkv.model import Model
 from qkv.serve import app, completions, worker
 from qkv.serve.models import Holding
@@ -481,6 +482,8 @@ def test_an_answer_may_not_take_longer_than_it_may() -> None:
 
 
 def test_a_stream_that_waits_says_that_it_is_there(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.02), step(engine))[1])
     monkeypatch.setattr(app, "LIVELY", 0.001)
     reply = client.post("/v1/completions", {**COLD, "prompt": "A text that nobody read before", "stream": True})
     assert b": still here" in reply.body

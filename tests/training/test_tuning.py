@@ -495,7 +495,7 @@ def test_a_number_of_test_rows_that_nothing_holds_out_is_named(data: Data, idle:
 @pytest.mark.parametrize("name", recipes.names())
 def test_no_recipe_has_settings_that_do_nothing(name: str) -> None:
     made = recipes.configure(name)
-    objective = compatibility.OBJECTIVES[made.objective or compatibility.USUAL[made.model.family]]
+    objective = compatibility.OBJECTIVES[made.objective or compatibility.LEARNT_BY[made.model.family]]
     train: Any = "" if objective.data.startswith("plain text") else []
     model = qkv.build(made.model.spec(64))
     assert not compatibility.note_idle_settings(made, Splits(train, train), objective, model)

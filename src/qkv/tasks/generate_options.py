@@ -8,7 +8,7 @@ from typing import Any, Literal
 from qkv.errors import QkvError
 from qkv.generation.beam import Search
 from qkv.generation.grammar import Kind
-from qkv.options import AT_LEAST_ONE, replace_from_dict
+from qkv.options import AT_LEAST_ONE, as_plain, replace_from_dict
 from qkv.sampling import Adjustments, Sampling
 from qkv.tasks.types import RENORMALIZE
 
@@ -62,7 +62,7 @@ class GenerateOptions(Sampling):
         schema = given.get("json_schema")
         text = schema if isinstance(schema, str) else "" if schema is None else json.dumps(schema, ensure_ascii=False)
         options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or (), "json_schema": text}
-        plain = {name: value.item() if hasattr(value, "item") else value for name, value in options.items()}
+        plain = {name: as_plain(value) for name, value in options.items()}
         found = replace_from_dict(GenerateOptions(), plain)
         for name in ("beam", "n"):
             if getattr(found, name) < 1:

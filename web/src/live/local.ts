@@ -31,7 +31,7 @@ export class LocalClient implements Client {
   }
 
   async get(path: string): Promise<Answer> {
-    const { pathname, searchParams } = new URL(path, "http://page");
+    const { pathname, searchParams } = new URL(path, "page://here");
     const query = Object.fromEntries(searchParams), [, , first, id, what] = pathname.split("/");
     if (first === "about") return this.about(query.model);
     if (first !== "r") throw needs_python(first!, this.names[0]!);

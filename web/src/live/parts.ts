@@ -119,10 +119,8 @@ function find_token(run: Run, said: string | undefined): number | null {
 }
 
 /** What is said of the norms. */
-const note = (post: boolean): { zh: string; en: string } => ({
-  zh: `归一化的均值与尺度按这一次的值固定${post ? "；各层之后的归一化按当时的尺度折算" : ""}`,
-  en: `norms act with the mean and scale that they had${post ? "; later norms scale what came before" : ""}`,
-});
+const LATER = { zh: "；各层之后的归一化按当时的尺度折算", en: "; later norms scale what came before" };
+const note = (post: boolean): { zh: string; en: string } => ({ zh: `归一化的均值与尺度按这一次的值固定${post ? LATER.zh : ""}`, en: `norms act with the mean and scale that they had${post ? LATER.en : ""}` });
 
 /** The answer to "parts". */
 export function parts(run: Run, pos: number, query: Record<string, string>): Answer {
