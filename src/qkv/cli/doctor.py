@@ -38,8 +38,7 @@ def list_parts(common: Common, report: dict[str, Any]) -> Iterator[str]:
             yield f"  {key.replace('_', ' '):<20} {WORDS.get(str(value), value)}"
     if others := report["kernels"]["own_openmp"]:
         yield common.say("{others} bring an OpenMP runtime of their own. Idle threads of one keep the cores from "
-                         "another: where several work in one process, set OMP_WAIT_POLICY=passive first, or give each "
-                         "a process of its own.", others=others)
+                         "another: where they work in turn with this, give each a process of its own.", others=others)
 
 
 def examine() -> dict[str, Any]:
