@@ -142,7 +142,7 @@ class Model:
         """Continue a prompt (text or ids), or a list of prompts: one Result, or a list of them.
 
         Greedy until an end id or the context's end by default; sampling="model" takes generation_config's values, and
-        warns of keys that it does not heed. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
+        warns of keys that it ignores. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
         top_p, min_p, seed, n, stop (strings), chunk, cache, sampling; logit_bias, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram, min_new_tokens; json_schema, regex, grammar; beam, length_penalty, groups,
         diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`. Further: top_logprobs (so
@@ -188,7 +188,7 @@ class Model:
 
         Raises:
             QkvError: the model has no encoder and decoder, a text is empty, an ensemble is of several vocabularies,
-                a language is unknown, or no translation was found that does what is wished.
+                a language is unknown, or no translation meets the constraints.
         """
         return translate.translate(self, text, **options)
 

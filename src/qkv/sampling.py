@@ -7,7 +7,8 @@ generation/sampler.py. Letters: B rows, V vocabulary, T tokens of a text, W of a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,11 +51,10 @@ class Adjustments:
                 raise QkvError("{name}: found {value}, expected 0 (off) or more", code="negative", name=name,
                                value=value)
 
-    @property
+    @cached_property
     def adjusts(self) -> bool:
         """Whether anything is changed."""
-        off = Adjustments()
-        return any(getattr(self, name) != value for name, value in vars(off).items())
+        return any(getattr(self, f.name) != f.default for f in fields(Adjustments))
 
 
 @dataclass(frozen=True)

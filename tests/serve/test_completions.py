@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -481,10 +482,39 @@ def test_an_answer_may_not_take_longer_than_it_may() -> None:
         assert engine.pages.free == engine.pages.count - 1
 
 
+class Slow:
+    """An engine whose step takes until it may end."""
+
+    busy = True
+
+    def __init__(self) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def step(self) -> None:
+        self.began.set()
+        self.may_end.wait(10)
+
+    def fail_all(self, error: QkvError | None) -> None: ...
+
+
+def test_what_was_asked_while_a_model_is_unloaded_is_answered() -> None:
+    async def ask() -> int:
+        engine: Any = Slow()
+        one = worker.Worker(engine, asyncio.get_running_loop())
+        await asyncio.to_thread(engine.began.wait, 10)
+        answer = one.call(lambda: 7)
+        one.open = False  # as `close` does first
+        engine.may_end.set()
+        await asyncio.to_thread(one.close)
+        return await asyncio.wait_for(answer, 5)
+
+    assert asyncio.run(ask()) == 7
+
+
 def test_a_stream_that_waits_says_that_it_is_there(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Engine.step
     monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.02), step(engine))[1])
-    monkeypatch.setattr(app, "LIVELY", 0.001)
+    monkeypatch.setattr(app, "KEEP_ALIVE", 0.001)
     reply = client.post("/v1/completions", {**COLD, "prompt": "A text that nobody read before", "stream": True})
     assert b": still here" in reply.body
     assert texts(reply.events)

@@ -7,8 +7,8 @@ from support import zoo
 
 import qkv
 from qkv.errors import QkvError
-from qkv.tasks.generate import UnheededKeys
-from qkv.tasks.generate_options import GenerateOptions, list_unheeded, read_defaults
+from qkv.tasks.generate import IgnoredKeys
+from qkv.tasks.generate_options import GenerateOptions, list_ignored_keys, read_defaults
 
 
 def model(name: str) -> qkv.Model:
@@ -59,8 +59,8 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
     found = read_defaults(summary, {}, start=1)
     assert found == {"beam": 4, "length_penalty": 2.0, "no_repeat_ngram": 3, "min_new_tokens": 55,
                      "max_new_tokens": 141, "repetition_penalty": 1.1}
-    assert list_unheeded(summary, {}, start=1) == []
-    assert list_unheeded(summary, {}) == ["max_length", "min_length"], "of other models lengths count the prompt"
+    assert list_ignored_keys(summary, {}, start=1) == []
+    assert list_ignored_keys(summary, {}) == ["max_length", "min_length"], "of other models lengths count the prompt"
     assert read_defaults({"do_sample": True, "top_p": 0.9}, {"temperature": 0.7})["top_p"] == 0.9
     for broken in ({"sequence_bias": [[7, 2]]}, {"sequence_bias": {"a": 1}}, {"sequence_bias": [[["a"], 1.0]]},
                    {"max_length": "long", "min_length": [3]}):
@@ -73,9 +73,9 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
     assert read_defaults(chat, {"beam": 3}) == {"logit_bias": ((7, -2.0),), "beam": 1}
     strange = {**chat, "typical_p": 0.9, "penalty_alpha": 0.6, "num_beams": 2, "epsilon_cutoff": 0.0,
                "sequence_bias": [[[7, 8], -2.0]], "bad_words_ids": [[3, 4]], "suppress_tokens": [5]}
-    assert list_unheeded(strange, {}) == ["bad_words_ids", "num_beams", "penalty_alpha", "sequence_bias",
+    assert list_ignored_keys(strange, {}) == ["bad_words_ids", "num_beams", "penalty_alpha", "sequence_bias",
                                           "suppress_tokens", "typical_p"]
-    assert list_unheeded({"temperature": 0.6, "top_p": 0.5, "early_stopping": True, "use_cache": True}, {}) == []
+    assert list_ignored_keys({"temperature": 0.6, "top_p": 0.5, "early_stopping": True, "use_cache": True}, {}) == []
 
 
 def test_keys_of_a_model_that_are_not_heeded_are_named():
@@ -85,7 +85,7 @@ def test_keys_of_a_model_that_are_not_heeded_are_named():
         odd.generate([3], sampling="model")
     assert caught.value.code == "token-id"
     made = qkv.Model(core, generation_config={"repetition_penalty": 1.8, "penalty_alpha": 0.6})
-    with pytest.warns(UnheededKeys, match="not heeded: penalty_alpha"):
+    with pytest.warns(IgnoredKeys, match="ignored: penalty_alpha"):
         own = made.generate([3, 4, 3], max_new_tokens=12, sampling="model").tokens
     assert own == made.generate([3, 4, 3], max_new_tokens=12, repetition_penalty=1.8).tokens
     assert own != made.generate([3, 4, 3], max_new_tokens=12).tokens

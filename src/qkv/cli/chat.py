@@ -7,7 +7,7 @@ import click
 
 from qkv.cli.common import Common, drop_unset, option, read_lines, verb
 from qkv.cli.decoding import grammars, guesses, penalties, read_decoding
-from qkv.cli.generate import draw_seed, note_unheeded
+from qkv.cli.generate import draw_seed, note_ignored_keys
 
 
 @verb("Chat with a model through its own chat template: each line is one turn, blank lines are ignored, /new starts "
@@ -32,7 +32,7 @@ def command(common: Common, model: str, system: str | None, **how: Any) -> None:
     loaded = common.load_model(model)
     how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     draw_seed(common, loaded, how)
-    note_unheeded(common, loaded, how)
+    note_ignored_keys(common, loaded, how)
     first = [{"role": "system", "content": system}] if system else []
     loaded.conversation([*first, {"role": "user", "content": "?"}])  # says at once where there is no template
     engine = loaded.engine(page_size=1)  # which keeps what it read: each turn reads what is new

@@ -1,4 +1,4 @@
-"""The options of decoding that several verbs share: penalties, diverse beams, grammars, wishes."""
+"""The options of decoding that several verbs share: penalties, diverse beams, grammars, constraints."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

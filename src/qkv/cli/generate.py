@@ -45,7 +45,7 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
         note_other_script(common, model, str(prompt))
     how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}
     drawn = draw_seed(common, loaded, how)
-    note_unheeded(common, loaded, how)
+    note_ignored_keys(common, loaded, how)
     beams = how.get("beam", loaded.generation_config.get("num_beams", 1) if how.get("sampling") == "model" else 1)
     if single and sys.stdout.isatty() and not common.json and max(beams, how.get("n", 1)) == 1:
         how.pop("beam", None)
@@ -67,16 +67,16 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
     return None
 
 
-def note_unheeded(common: Common, model: Any, how: dict[str, Any]) -> None:
+def note_ignored_keys(common: Common, model: Any, how: dict[str, Any]) -> None:
     """Tell once which keys of the model's own settings change nothing here; the library's warning says no more."""
     import warnings
 
     from qkv.tasks import generate
 
     if how.get("sampling") == "model":
-        warnings.simplefilter("ignore", generate.UnheededKeys)
-        if keys := generate.find_unheeded(model, how):
-            common.note("generation_config.json: not heeded: {keys}", keys=", ".join(keys))
+        warnings.simplefilter("ignore", generate.IgnoredKeys)
+        if keys := generate.find_ignored_keys(model, how):
+            common.note("generation_config.json: ignored: {keys}", keys=", ".join(keys))
 
 
 def draw_seed(common: Common, model: Any, how: dict[str, Any]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from qkv.files import to_json_value
 from qkv.messages import Message
 
 KEYS = ("text", "score", "tokens", "alignment", "unknown")  # of a translation, as JSON
-WISHES = Message("What a translation holds")
+CONSTRAINTS = Message("What a translation holds")
 ROWS = 1024  # hypotheses of the lines that are read together: enough lines to sort by length, and memory for them
 
 
@@ -33,11 +33,11 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 @option("--max-new-tokens", type=click.IntRange(1), help="maximum number of tokens per translation")
 @option("--scores", is_flag=True, help="print the score before each line")
 @option("--align", is_flag=True, help="print the source token that each target token attends to most")
-@option("--target-prefix", metavar="TEXT", group=WISHES, help="begin each translation with this text")
-@option("--must-include", metavar="TEXT", multiple=True, group=WISHES, help="each translation holds this text (may be "
-        "repeated)")
-@option("--must-avoid", metavar="TEXT", multiple=True, group=WISHES, help="no translation holds this text (may be "
-        "repeated)")
+@option("--target-prefix", metavar="TEXT", group=CONSTRAINTS, help="begin each translation with this text")
+@option("--must-include", metavar="TEXT", multiple=True, group=CONSTRAINTS,
+        help="each translation holds this text (may be repeated)")
+@option("--must-avoid", metavar="TEXT", multiple=True, group=CONSTRAINTS,
+        help="no translation holds this text (may be repeated)")
 @penalties
 @diverse_beams
 @ensemble

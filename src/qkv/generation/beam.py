@@ -167,11 +167,11 @@ class BeamSearch:
 
     def lead(self, live: Candidates) -> list[Guide | None]:
         """The guides of the rows that continue."""
-        told = zip(live.parents.flatten().tolist(), live.tokens.flatten().tolist(), live.sums.flatten().tolist(),
+        rows = zip(live.parents.flatten().tolist(), live.tokens.flatten().tolist(), live.sums.flatten().tolist(),
                    strict=True)
         old = self.beams.guides
         return [guide.follow(token) if (guide := old[row]) is not None and total > -math.inf else guide
-                for row, token, total in told]
+                for row, token, total in rows]
 
     def rank_candidates(self, logits: Tensor) -> Candidates:
         """The best followers of each source, best first: each [B, C].
@@ -232,9 +232,9 @@ class BeamSearch:
         """The rows and tokens of candidates that their guides do not allow."""
         if not self.guided:
             return []
-        told = zip(found.sums.flatten().tolist(), found.parents.flatten().tolist(), found.tokens.flatten().tolist(),
+        rows = zip(found.sums.flatten().tolist(), found.parents.flatten().tolist(), found.tokens.flatten().tolist(),
                    strict=True)
-        return [(row, token) for total, row, token in told if total > -math.inf
+        return [(row, token) for total, row, token in rows if total > -math.inf
                 and (guide := self.beams.guides[row]) is not None and guide.refuses(token)]
 
     def adjust(self, logprobs: Tensor) -> Tensor:

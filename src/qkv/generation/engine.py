@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -76,18 +77,34 @@ class Engine:
     """
 
     def __init__(self, core: Transformer, settings: Settings = Settings()) -> None:
-        self.core, self.settings = core, settings
-        device, size = core.embed.weight.device, settings.page_size
-        self.pages = Pages(-(-settings.tokens // size) + 1, size, device)
-        self.scheduler = Scheduler(self.pages, settings.limits)
-        self.passes = (Tiles if settings.batch_invariant else Passes)(core, self.pages)
-        windows = [a.mask.window for a in attentions(core.spec)]
-        self.window = None if None in windows else max(w for w in windows if w)
+        self.core, self.settings, self.device = core, settings, core.embed.weight.device
         self.requests: dict[Group, Request] = {}
+        self.paged: set[Group] = set()  # those of them that lie in the pages
         self.batches: list[Batch] = []
         self.submitted = 0
         self.driver: Driver | None = None
         self.taken_back = False
+
+    @cached_property  # as what follows: requests that come together need none of it
+    def pages(self) -> Pages:
+        """Where keys lie."""
+        return Pages(-(-self.settings.tokens // self.settings.page_size) + 1, self.settings.page_size, self.device)
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Who reads and who writes."""
+        return Scheduler(self.pages, self.settings.limits)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """How the core is run."""
+        return (Tiles if self.settings.batch_invariant else Passes)(self.core, self.pages)
+
+    @cached_property
+    def window(self) -> int | None:
+        """Positions that any layer still looks back to; None: all of them."""
+        windows = [a.mask.window for a in attentions(self.core.spec)]
+        return None if None in windows else max(w for w in windows if w)
 
     @property
     def busy(self) -> bool:
@@ -155,13 +172,12 @@ class Engine:
         own = replace(options, guides=()) if search else options  # a search leads its beams itself
         each = [count_new_tokens(core, prompts, options) for core in (self.core, *ensemble)]
         seeds = sample.seeds(sampling.seed, prompts) if sampling.temperature else [0] * len(prompts)
-        usual, found = Sampler(sampling, options, self.pages.device), list[Request]()
+        usual, found = Sampler(sampling, options, self.device), list[Request]()
         for prompt, seed, limit in zip(prompts, seeds, map(min, zip(*each, strict=True)), strict=True):
             mine = options.select_guide(len(found))
-            sampler = usual if mine is options else Sampler(sampling, mine, self.pages.device)
+            sampler = usual if mine is options else Sampler(sampling, mine, self.device)
             writer = Writer(Sequence(tuple(prompt), seed), own.select_guide(len(found)), limit)
-            group = Group(self.submitted, [], window=self.window)
-            found.append(Request(Handle(self, group, writer.sequence), writer, sampler))
+            found.append(Request(Handle(self, Group(self.submitted, []), writer.sequence), writer, sampler))
             self.submitted += 1
         return found
 
@@ -189,9 +205,9 @@ class Engine:
     def admit(self, request: Request, search: Search | None) -> None:
         """A request waits for its turn in the pages."""
         spec, group, options = self.core.spec, request.group, request.sampler.options
-        prompt, start, device = request.sequence.prompt, options.start, self.pages.device
+        prompt, start, device = request.sequence.prompt, options.start, self.device
         ids = list(start) if spec.encoder else [*prompt, *start] if self.free_prefix else list(prompt)
-        group.rows = [Row(ids)]
+        group.rows, group.window = [Row(ids)], self.window
         group.root = repr(list(prompt)).encode() if spec.encoder else b""
         if self.free_prefix:
             group.whole = len(ids)
@@ -206,6 +222,7 @@ class Engine:
             request.search = BeamSearch(BeamTables(group, self.pages), [request.writer.limit], search, options,
                                         [prompt])
         self.requests[group] = request
+        self.paged.add(group)
         self.scheduler.waiting.append(group)
 
     def check_room(self, prompt: int, limit: int, beams: int) -> None:
@@ -229,7 +246,7 @@ class Engine:
             if not batch.done:
                 self.batches.append(batch)
                 self.step_batch(batch)
-        plan = self.scheduler.plan() if self.scheduler.waiting or self.scheduler.running else []
+        plan = self.scheduler.plan() if self.paged else []
         if plan:
             self.read_work(plan)
             self.choose([r for g in self.scheduler.running if all(row.logits is not None for row in g.rows)
@@ -321,7 +338,10 @@ class Engine:
         """A request leaves: its pages are free now."""
         if self.requests.pop(request.group, None) is None:
             return
-        self.scheduler.remove(request.group)
+        request.group.done = True
+        if request.group in self.paged:
+            self.paged.remove(request.group)
+            self.scheduler.remove(request.group)
         request.sequence.finish_reason = reason or request.sequence.finish_reason
         if request.trace is not None:
             try:

@@ -136,7 +136,6 @@ class Scheduler:
     def preempt(self, group: Group) -> None:
         """Send a running request back to the front of those who wait; what it has written it reads again."""
         self.remove(group)
-        group.done = False
         group.preempted += 1
         place = sum(other.number < group.number for other in self.waiting)
         self.waiting.insert(place, group)
@@ -149,7 +148,6 @@ class Scheduler:
         for row in group.rows:
             self.pages.release(row.table)
             row.logits = None
-        group.done = True
 
     def note(self, work: Work) -> None:
         """The tokens of some work are stored now: name full pages, give back those behind the window."""

@@ -32,7 +32,7 @@ Make = Callable[[Service, Caller, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 Respond = Callable[[Request], Awaitable[Response]]
 EVENTS = "text/event-stream"
 UNSTORED = {"cache-control": "no-store"}
-LIVELY = 10.0  # seconds after which a stream that waits says that it is there
+KEEP_ALIVE = 10.0  # seconds after which a stream that waits says that it is there
 
 
 def make_app(
@@ -169,7 +169,7 @@ async def keep_alive(bodies: Bodies) -> Bodies:
     """Bodies, and while the first of them is waited for an empty one from time to time."""
     task = asyncio.ensure_future(anext(bodies, None))
     try:
-        while not (await asyncio.wait({task}, timeout=LIVELY))[0]:
+        while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
             yield {}
         if (body := task.result()) is not None:
             yield body

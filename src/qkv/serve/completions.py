@@ -248,7 +248,7 @@ async def complete(
         RequestError: before anything is written, what is wrong with the request.
     """
     found = read_fields(body, bodies.CHAT if form.chat else bodies.TEXT)
-    stream, told = found.get("stream", False), read_fields(found.get("stream_options", {}), bodies.STREAM_OPTIONS)
+    stream, more = found.get("stream", False), read_fields(found.get("stream_options", {}), bodies.STREAM_OPTIONS)
     async with service.admit(caller, found.get("model")) as one:
         asked = await service.think(read_chat if form.chat else read_prompts, one, found, service.bounds)
         frame = {"id": form.prefix + caller.id, "object": form.part if stream else form.whole,
@@ -264,10 +264,10 @@ async def complete(
                     answer.calls += piece.calls
                     answer.finish = piece.finish
                 elif first or piece.text or piece.logprobs or piece.calls or piece.finish:
-                    usage = {"usage": None} if told.get("include_usage") else {}
+                    usage = {"usage": None} if more.get("include_usage") else {}
                     yield {**frame, "choices": [form.choice(piece.n, piece, whole=False, first=first)], **usage}
         if not stream:
             choices = [form.choice(n, answer, whole=True) for n, answer in enumerate(answers)]
             yield {**frame, "choices": choices, "usage": count_usage(asked, answers)}
-        elif told.get("include_usage"):
+        elif more.get("include_usage"):
             yield {**frame, "choices": [], "usage": count_usage(asked, answers)}

@@ -19,7 +19,7 @@ DEEPEST = 64  # lists and objects in one another
 
 
 class RequestError(QkvError):
-    """A request that is refused: its HTTP status, the field that is wrong, and in `headers` what a client heeds."""
+    """A request that is refused: its HTTP status, the field that is wrong, and the `headers` of the answer."""
 
     def __init__(
         self, template: str, /, *, status: int = 400, code: str = "invalid_value", param: str | None = None,

@@ -161,6 +161,8 @@ class Worker:
                 self.tell_loop()  # a request that was done when it came
             elif not self.inbox:
                 self.awake.wait()
+        while self.inbox:  # nobody may wait for ever
+            self.inbox.popleft()()
         if self.engine is not None:
             self.engine.fail_all(None)
         self.tell_loop()

@@ -17,10 +17,10 @@ from qkv.generation.sequence import Sequence as Text
 from qkv.generation.speculate import Draft, Lookup, Speculation
 from qkv.messages import Message
 from qkv.options import replace_from_dict
-from qkv.tasks.generate_options import GRAMMARS, GenerateOptions, list_unheeded
+from qkv.tasks.generate_options import GRAMMARS, GenerateOptions, list_ignored_keys
 from qkv.tasks.special_tokens import blank_ids, with_blank
+from qkv.tasks.text_constraints import read_bias
 from qkv.tasks.types import RENORMALIZE, Model, Prompt, Result, as_ids, as_list, start_ids
-from qkv.tasks.wishes import read_bias
 
 TIMING = ("prefill", "decode", "tokens_per_second")
 
@@ -203,21 +203,21 @@ def describe_vocabulary(model: Model) -> tuple[Any, ...]:
 
 
 def parse_options(model: Model, given: Mapping[str, Any]) -> GenerateOptions:
-    """The options given, for a model; once for each of its keys that sampling="model" does not heed, it warns."""
+    """The options given, for a model; it warns once of the keys of its generation_config.json that are ignored."""
     given = dict(given)
     if given.get("logit_bias") is not None:
         given["logit_bias"] = read_bias(model, given["logit_bias"])
-    if given.get("sampling") == "model" and (keys := find_unheeded(model, given)):
-        warnings.warn(UnheededKeys(Message("generation_config.json: not heeded: {keys}", keys=", ".join(keys))),
+    if given.get("sampling") == "model" and (keys := find_ignored_keys(model, given)):
+        warnings.warn(IgnoredKeys(Message("generation_config.json: ignored: {keys}", keys=", ".join(keys))),
                       stacklevel=4)
     options = GenerateOptions.parse(given, model.generation_config, count_start(model))
     as_ids([token for token, _ in options.logit_bias], model.spec.vocabulary)  # refuses ids that there are not
     return options
 
 
-def find_unheeded(model: Model, given: Mapping[str, Any]) -> list[str]:
-    """The keys of a model's generation_config.json that sampling="model" does not heed, beside the options given."""
-    return list_unheeded(model.generation_config, given, count_start(model))
+def find_ignored_keys(model: Model, given: Mapping[str, Any]) -> list[str]:
+    """The keys of a model's generation_config.json that sampling="model" ignores, beside the options given."""
+    return list_ignored_keys(model.generation_config, given, count_start(model))
 
 
 def count_start(model: Model) -> int:
@@ -225,7 +225,7 @@ def count_start(model: Model) -> int:
     return len(start_ids(model)) if model.encoder_decoder else 0
 
 
-class UnheededKeys(UserWarning):
+class IgnoredKeys(UserWarning):
     """Keys of a model's generation_config.json that change what others write and nothing here."""
 
 

@@ -17,7 +17,7 @@ GRAMMARS: tuple[Kind, ...] = ("json_schema", "regex", "grammar")
 NAMES = {"num_beams": "beam", "repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram",
          "min_new_tokens": "min_new_tokens", "max_new_tokens": "max_new_tokens", "length_penalty": "length_penalty",
          "num_beam_groups": "groups", "diversity_penalty": "diversity_penalty", "num_return_sequences": "n"}
-# what is heeded always (special ids), or says nothing about the text
+# what always counts (special ids), or says nothing about the text
 SILENT = {"eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "use_cache",
           "bad_words_ids", RENORMALIZE, "transformers_version", "do_sample", "sequence_bias", "_from_model_config"}
 DRAWN = ("temperature", "top_k", "top_p", "min_p")
@@ -140,7 +140,7 @@ def read_sequence_bias(stated: Any) -> tuple[tuple[int, float], ...]:
     return tuple(plain) if len(plain) == len(rows) else ()
 
 
-def list_unheeded(config: Mapping[str, Any], given: Mapping[str, Any], start: int = 0) -> list[str]:
+def list_ignored_keys(config: Mapping[str, Any], given: Mapping[str, Any], start: int = 0) -> list[str]:
     """The keys of a generation_config.json that would change the text and that `read_defaults` does not know."""
     stated = {key: value for key, value in config.items() if value not in (None, False, 0)}
     found = read_defaults(config, given, start)

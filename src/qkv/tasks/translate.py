@@ -22,11 +22,11 @@ from qkv.sampling import Adjustments
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import result_of
 from qkv.tasks.languages import find_language, mark_source, mark_target
+from qkv.tasks.text_constraints import CONSTRAINTS, make_guides, read_bias
 from qkv.tasks.types import RENORMALIZE, Model, Result, as_list, start_ids
-from qkv.tasks.wishes import WISHES, make_guides, read_bias
 from qkv.tokenizers.vocabulary import is_closed
 
-OPTIONS = ("source", "target", "beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble", *WISHES,
+OPTIONS = ("source", "target", "beam", "length_penalty", "nbest", "max_new_tokens", "align", "ensemble", *CONSTRAINTS,
            *vars(Adjustments()), "groups", "diversity_penalty")
 LEAST_WEIGHT = 0.3  # of the attention to an unknown word, from which a written word counts as its translation
 
@@ -46,7 +46,7 @@ def translate(
     for other in ensemble:
         check_ensemble(model, other)
     check_sources(model, texts)
-    wishes = {name: more.pop(name, None) for name in WISHES}
+    constraints = {name: more.pop(name, None) for name in CONSTRAINTS}
     if more.get("logit_bias") is not None:
         more["logit_bias"] = read_bias(model, more["logit_bias"])
     ids, search = [model.ids(t) for t in texts], replace_from_dict(Search(beam, nbest, length_penalty), more)
@@ -56,7 +56,7 @@ def translate(
     if source is not None:
         language = find_language(model, "source", source)
         ids = [mark_source(model, row, language) for row in ids]
-    start, guides = start_ids(model, mark_target(model, target)), make_guides(model, len(texts), wishes)
+    start, guides = start_ids(model, mark_target(model, target)), make_guides(model, len(texts), constraints)
     options = DecodeOptions(max_new_tokens, model.special.eos, start, forbid=model.special.forbid,
                             renormalize=model.generation_config.get(RENORMALIZE) is True, continues="start")
     others, results = [other.core for other in ensemble], dict[int, Result]()

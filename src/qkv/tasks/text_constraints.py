@@ -1,4 +1,4 @@
-"""What a caller wishes of a text, as ids and guides: biases, a beginning, phrases to hold or avoid, a grammar."""
+"""Constraints on a text as ids and guides: biases, a beginning, phrases to include or avoid."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from qkv.errors import QkvError
 from qkv.generation.constraints import Avoiding, Beginning, Guide, Holding, join_guides
 from qkv.tasks.types import Model, Prompt, as_ids, as_list
 
-WISHES = ("target_prefix", "must_include", "must_avoid")
+CONSTRAINTS = ("target_prefix", "must_include", "must_avoid")
 
 
 def read_bias(model: Model, given: Any) -> tuple[tuple[int, float], ...]:
@@ -43,16 +43,16 @@ def find_token(model: Model, text: str) -> int:
     return ids[0]
 
 
-def make_guides(model: Model, count: int, wishes: Mapping[str, Any]) -> tuple[Guide, ...]:
-    """The guide of each of `count` sources; none at all where nothing is wished.
+def make_guides(model: Model, count: int, constraints: Mapping[str, Any]) -> tuple[Guide, ...]:
+    """The guide of each of `count` sources; none at all where nothing is asked.
 
     Raises:
-        QkvError: a wish that cannot be fulfilled, such as a word that the vocabulary lacks; the wish is named.
+        QkvError: a constraint that cannot be met, such as a word that the vocabulary lacks; it is named.
     """
-    if not any(wishes.values()):
+    if not any(constraints.values()):
         return ()
-    beginnings = spread_beginning(wishes.get("target_prefix"), count)
-    include, avoid = (spread_phrases(wishes.get(name), count, name) for name in WISHES[1:])
+    beginnings = spread_beginning(constraints.get("target_prefix"), count)
+    include, avoid = (spread_phrases(constraints.get(name), count, name) for name in CONSTRAINTS[1:])
     guides: list[Guide] = []
     for beginning, some, others in zip(beginnings, include, avoid, strict=True):
         parts: list[Guide] = []

@@ -4,7 +4,7 @@ import pytest
 
 import qkv
 from qkv.errors import QkvError
-from qkv.tasks.wishes import find_token, read_bias
+from qkv.tasks.text_constraints import find_token, read_bias
 
 SOURCES = ["书和茶都在桌上，我看完了它。", "我爱学习。", "他是老师。"]
 
