@@ -90,10 +90,12 @@ def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
 
 def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | None:
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
+    rows, most = x.numel() // x.shape[-1], row_products.MOST
+    if rows > (most[KINDS[x.dtype]] if isinstance(layers[0], nn.Linear) else max(most.values())):
+        return None  # before anything is read
     found = [read_matrix(layer, x.dtype) for layer in layers]
     given = [m for m in found if m is not None]
-    known = len(given) == len(layers) and x.numel() <= min(row_products.MOST[m.kind] for m in given) * x.shape[-1]
-    return given if known else None
+    return given if len(given) == len(layers) and rows <= min(most[m.kind] for m in given) else None
 
 
 def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
