@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,14 @@ def test_with_keys_only_health_is_answered_without(guarded: Client) -> None:
     assert guarded.post("/v1/completions", COLD, x_api_key=OTHER).status == 200
     assert guarded.post("/translate", {"q": "我", "api_key": KEY}).status == 200
     assert guarded.post("/translate", {"q": "我", "api_key": "x"}).status == 401
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_bytes(b"\xff\xfe"), lambda file: file.mkdir()])
+def test_a_file_of_keys_that_cannot_be_read_is_named(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    spoil(file := tmp_path / "keys.txt")
+    for read in (lambda: gate.Keys.from_file(file), lambda: gate.add_key(file, "ann")):
+        with pytest.raises(QkvError, match=r"keys\.txt"):
+            read()
 
 
 def test_keys_are_compared_whole_and_kept_as_hashes(

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qkv.errors import QkvError
 from qkv.files import write_text_file
+from qkv.json_files import read_text
 from qkv.serve.fields import RequestError
 from qkv.serve.metrics import Metrics, label
 from qkv.serve.service import Caller
@@ -56,7 +57,7 @@ class Keys:
             QkvError: a line of the file is no such line, or a key is short enough to be guessed.
         """
         found: dict[str, str] = {}
-        for n, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file else (), 1):
+        for n, line in enumerate(read_text(file).splitlines() if file else (), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             match = KEY_LINE.fullmatch(line.strip())
@@ -104,7 +105,7 @@ def add_key(file: Path, name: str) -> str:
     """
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise QkvError("--new-key {name!r}: expected letters, digits, dots and dashes", name=name)
-    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    before = read_text(file) if file.exists() else ""
     if any(line.split()[:1] == [name] for line in before.splitlines()):
         raise QkvError("{file}: there is a key {name} already; remove its line first", file=file, name=name)
     key = f"qkv-{secrets.token_urlsafe(32)}"
