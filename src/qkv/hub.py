@@ -28,6 +28,7 @@ from qkv.spec import Spec, as_json, from_json
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
+from qkv.tokenizers.backends import find_files
 from qkv.tokenizers.tokenizer import Tokenizer
 
 
@@ -82,7 +83,9 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     generation_config = read_json(directory / "generation_config.json", optional=True)
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     pooling = sentence_transformers.read_pooling(directory)
-    return Model(core, tokenizer, special, config, generation_config, pooling)
+    made = Model(core, tokenizer, special, config, generation_config, pooling)
+    made.place = str(directory / "config.json")
+    return made
 
 
 def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
@@ -90,7 +93,7 @@ def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
     try:
         tokenizer.fits(spec.vocabulary, spec.sources)
     except QkvError as e:
-        raise QkvError("{path}: {e}", path=directory, e=e) from e
+        raise QkvError("{path}: {e}", path=next(find_files(directory), directory), e=e) from e
 
 
 def load_with_adapter(
