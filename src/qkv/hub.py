@@ -28,7 +28,6 @@ from qkv.spec import Spec, as_json, from_json
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
-from qkv.tokenizers.backends import find_files
 from qkv.tokenizers.tokenizer import Tokenizer
 
 
@@ -79,21 +78,13 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     use_rows(core)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        check_tokenizer(directory, tokenizer, core.spec)
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
     generation_config = read_json(directory / "generation_config.json", optional=True)
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     pooling = sentence_transformers.read_pooling(directory)
     made = Model(core, tokenizer, special, config, generation_config, pooling)
     made.place = str(directory / "config.json")
     return made
-
-
-def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
-    """QkvError where a directory's tokenizer gives ids that its model has no rows for."""
-    try:
-        tokenizer.fits(spec.vocabulary, spec.sources)
-    except QkvError as e:
-        raise QkvError("{path}: {e}", path=next(find_files(directory), directory), e=e) from e
 
 
 def load_with_adapter(
