@@ -25,7 +25,7 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 992,
+    "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 995,
     "gguf_file": 239, "families": 2361, "checkpoints": 1728, "tokenizers": 1299, "data": 2260,
     "adapt": 821, "sampling": 162,
     "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2028, "lens": 2225,
