@@ -46,17 +46,20 @@ class Scaling(Part):
     """Rotary frequencies lowered, so that a model reads texts longer than its `trained` positions.
 
     linear (Chen et al. 2023) lowers all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
-    al. 2023) lower only those that turn fewer than `fast` times over `trained`, and fully those below `slow`.
+    al. 2023) lower only those that turn fewer than `fast` times over `trained`, and fully those below `slow`; longrope
+    (Ding et al. 2024) divides each by a factor of its own, `long` in texts beyond `trained`, else `short`.
     `gain` multiplies cosine and sine; `whole` rounds yarn's bounds to whole frequencies.
     """
 
-    kind: Literal["linear", "dynamic", "wavelength", "yarn"]
-    factor: float
+    kind: Literal["linear", "dynamic", "wavelength", "yarn", "longrope"]
+    factor: float = 1.0
     trained: int = 0
     slow: float = 1.0
     fast: float = 32.0
     gain: float = 1.0
     whole: Literal["rounded", "exact"] = "rounded"
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

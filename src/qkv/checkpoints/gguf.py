@@ -15,9 +15,12 @@ from qkv.errors import QkvError, nearest
 from qkv.families import example_config, modules
 from qkv.gguf_file import GgufFile, open_gguf
 
-IGNORE = ["rope_freqs.weight", r"blk\.\d+\.attn_rot_embd", r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
+IGNORE = ["rope_freqs.weight", r"rope_factors_(short|long).weight", r"blk\.\d+\.attn_rot_embd",
+          r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")  # of a turn, where no key names one
-ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings"}
+ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings",
+        "rope.scaling.attn_factor": "attention_factor"}
+FACTORS = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}  # of longrope
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -132,6 +135,9 @@ def read_config(path: Path) -> dict[str, Any]:
     if factors is not None:
         rope = whole_rope(config)
         rope |= read_factors(factors.unpack(), rope.get("rope_theta", 10_000.0), path)
+    if file.tensors.keys() & FACTORS.keys():
+        each = {key: file.tensors[name].unpack().tolist() for name, key in FACTORS.items()}
+        whole_rope(config).update({"rope_type": "longrope"} | each)
     return config | special
 
 

@@ -7,6 +7,7 @@ from qkv.families import Config, marian
 from qkv.spec import Head, Init, Norm, Spec, Stack, Table
 
 TYPES = ("m2m_100",)
+TOKENS = {"m2m_100": "numbered"}  # NLLB brings a tokenizer.json, which comes first
 DEFAULTS = {"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "attention_dropout": 0.1}
 
 
