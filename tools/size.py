@@ -25,9 +25,9 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 302, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 995,
+    "spec": 302, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41, "core": 1003,
     "gguf_file": 239, "families": 2379, "checkpoints": 1737, "tokenizers": 1318, "data": 2260,
-    "adapt": 823, "sampling": 162,
+    "adapt": 820, "sampling": 162,
     "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2030, "lens": 2225,
     "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5570, "explore": 2487, "labs": 3544,
     "cli": 2939, "__init__": 24, "__main__": 3,
