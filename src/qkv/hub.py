@@ -55,8 +55,7 @@ def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str =
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
         steps = ", ".join(map(str, sorted(found))) or Message("none")
-        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
-                       steps=steps)
+        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step, steps=steps)
     return load_dir(locate(name), device, dtype, run_weights.read_checkpoint(found[step])[0])
 
 
@@ -173,8 +172,7 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
         raise QkvError("{name}: there is no family {family!r} with a size {size!r}{hint} (families: {known})",
-                       name=name, family=family, hint=nearest(family, known), size=size,
-                       known=", ".join(known))
+                       name=name, family=family, hint=nearest(family, known), size=size, known=", ".join(known))
     if config is None:
         try:
             directory = locate(name, wanted=("config.json", peft.CONFIG))

@@ -124,9 +124,7 @@ def launch_processes(common: Common, processes: int, words: list[str]) -> Iterat
         yield
 
 
-def learn(
-    common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
-) -> int:
+def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()) -> int:
     """Train, and tell how it went."""
     from qkv.training import recipes, trackers
     from qkv.training.control import Interrupted
@@ -136,8 +134,7 @@ def learn(
     try:
         with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
-            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto",
-                                 quiet=True)
+            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto", quiet=True)
     except Interrupted as stopped:
         common.note("saved; go on with: qkv train {out} --resume", out=out)
         return stopped.code
