@@ -84,12 +84,8 @@ def list_recipes(common: Common) -> int:
     from qkv.training import recipes
 
     known = recipes.describe_recipes()
-    if common.json:
-        common.emit(known)
-        return 0
-    for name, said in known.items():
-        click.echo(f"{name:<20} {common.say(said)}")
-    click.echo(common.say("or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
+    common.print_result(known, [*(f"{name:<20} {common.say(said)}" for name, said in known.items()), common.say(
+        "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)")])
     return 0
 
 
@@ -99,13 +95,10 @@ def list_settings(common: Common, word: str) -> int:
     from qkv.training.own_data import describe_settings, format_value
 
     found = describe_settings(word)
-    if common.json:
-        common.emit({name: {"default": value, "about": about} for name, (value, about) in found.items()})
-        return 0
     rows = {f"{name} = {format_value(value)}": about for name, (value, about) in found.items()}
     size = min(40, find_widest(rows))
-    for row, about in rows.items():
-        click.echo(f"{pad(row, size)}  {common.say(about)}")
+    common.print_result({name: {"default": value, "about": about} for name, (value, about) in found.items()},
+                        (f"{pad(row, size)}  {common.say(about)}" for row, about in rows.items()))
     common.note("on your own data, a setting that you leave out is chosen by what they are: --dry-run shows it")
     return 0
 
