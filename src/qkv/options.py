@@ -61,7 +61,8 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         QkvError: the value does not fit; the message names the field and what it takes.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    value = os.fspath(value) if kind in (str, tuple[str, ...]) and isinstance(value, os.PathLike) else as_plain(value)
+    words = kind is str or args == (str, ...)
+    value = os.fspath(value) if words and isinstance(value, os.PathLike) else as_plain(value)
     if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:  # neither torch nor TOML has it
         raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
                        bits=int(value).bit_length())
@@ -78,13 +79,13 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
             return None
         return coerce(next(a for a in args if a is not type(None)), value, name)
     if origin is tuple:
-        if args == (str, ...) and isinstance(value, str):
+        if words and isinstance(value, str):
             return (value,) if value else ()
         if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(coerce(k, v, name) for k, v in zip(kinds, value, strict=True))
-        some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
-        text = Message("text or ") if args == (str, ...) else Message()
+        some = '["a", "b"]' if words else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
+        text = Message("text or ") if words else Message()
         raise QkvError("{name}: found {value}, expected {text}a list such as {some}", name=name, text=text, some=some,
                        value=show_value(list(value)) if isinstance(value, tuple) else shown)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
