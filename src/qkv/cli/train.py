@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, count_cores, option, verb
 from qkv.messages import Message
 
 EVERY = 10.0  # seconds between two plain lines
@@ -110,7 +110,7 @@ def launch_processes(common: Common, processes: int, words: list[str]) -> Iterat
 
     from qkv.training import distributed
 
-    threads = common.threads or max(1, distributed.count_cores() // processes)
+    threads = common.threads or max(1, count_cores() // processes)
     torch.set_num_threads(threads)
     own = ["train", "--quiet", f"--device={common.device}", f"--threads={threads}", *words]
     with distributed.start_ranks(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
