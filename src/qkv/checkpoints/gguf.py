@@ -146,8 +146,7 @@ def translate_metadata(
 ) -> dict[str, Any]:
     """The config that metadata and shapes of tensors mean; a key of zero says nothing."""
     name, known = architecture.name, architecture.known
-    own = {k.removeprefix(f"{name}."): v for k, v in metadata.items()
-           if k.startswith(f"{name}.") and (v or v is False)}
+    own = {k.removeprefix(f"{name}."): v for k, v in metadata.items() if k.startswith(f"{name}.") and (v or v is False)}
     if "token_embd.weight" not in shapes or not 0 < own.get("block_count", 0) <= len(shapes):
         raise QkvError("{path}: found {count} tensors and {name}.block_count {layers}, expected token_embd.weight and "
                        "tensors for each layer", path=path, count=len(shapes), name=name,

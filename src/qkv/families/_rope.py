@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from qkv.families import Config
+from qkv.families import WINDOWED, Config
 from qkv.messages import Message
 from qkv.spec import Rotary, Scaling, Spec
 
@@ -16,7 +16,6 @@ SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, 
     "longrope": ("longrope", {"attention_factor": "gain"}),
     "su": ("longrope", {"attention_factor": "gain"}),  # as the first files of Phi-3 name it
 }
-KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they have a window
 OTHERS = "|".join(["type", "mscale(_all_dim)?", "truncate", "(short|long)_factor",
                    *(key for _, keys in SCALINGS.values() for key in keys)])
 
@@ -47,10 +46,10 @@ def read_rotaries(c: Config, dim: int, local: float) -> dict[bool, Rotary]:
     In old ones a window's has the base `local`, and no scaling.
     """
     nested = c.part("rope_parameters")
-    if not nested.values.keys() & KINDS.keys():
+    if not nested.values.keys() & WINDOWED.keys():
         return {False: read_rotary(c, dim), True: Rotary(dim, float(local))}
     found = dict[bool, Rotary]()
-    for kind, windowed in KINDS.items():
+    for kind, windowed in WINDOWED.items():
         one, usual = c.with_defaults(), {"rope_theta": local} if windowed else {}
         one.values = {**c.values, "rope_parameters": usual | dict(nested.part(kind).values)}
         found[windowed] = read_rotary(one, dim)
@@ -102,4 +101,4 @@ def write_rotaries(s: Spec) -> dict[str, Any]:
     """The `rope_parameters` by type of layer; a type that no layer has repeats the other."""
     attns: list[Any] = [b.attn for b in s.stack.blocks]
     turns = {bool(a.mask.window): write_rotary(a.rotary) for a in attns}
-    return {kind: turns.get(windowed, next(iter(turns.values()))) for kind, windowed in KINDS.items()}
+    return {kind: turns.get(windowed, next(iter(turns.values()))) for kind, windowed in WINDOWED.items()}
