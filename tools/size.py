@@ -30,7 +30,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "adapt": 821, "sampling": 162,
     "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2028, "lens": 2225,
     "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5570, "explore": 2487, "labs": 3544,
-    "cli": 2939, "__init__": 24, "__main__": 3,
+    "cli": 3300, "__init__": 24, "__main__": 3,
     "arguments": 156,
     "serve": 1681,
     "downloads": 106,
