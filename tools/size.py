@@ -25,11 +25,12 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 162, "json_files": 41, "core": 1003,
-    "gguf_file": 239, "families": 2348, "checkpoints": 1732, "tokenizers": 1318, "data": 2260,
+    "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 162, "json_files": 41,
+    "core": 1003,
+    "gguf_file": 239, "families": 2350, "checkpoints": 1732, "tokenizers": 1332, "data": 2261,
     "adapt": 820, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 479, "baselines": 223, "chat": 387, "generation": 2030, "lens": 2223,
-    "specialize": 1887, "tasks": 1538, "model": 174, "hub": 191, "training": 5533, "explore": 2487, "labs": 3544,
+    "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5545, "explore": 2487, "labs": 3544,
     "cli": 3285, "__init__": 24, "__main__": 3,
     "arguments": 155,
     "serve": 1682,

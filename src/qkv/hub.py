@@ -73,11 +73,13 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     choose_layers(core, dtype)
     tokenizer = text.load(directory)
     if tokenizer is not None:
-        check_tokenizer(directory, tokenizer, core.spec)
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
     generation_config = read_json(directory / "generation_config.json", optional=True)
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     pooling = sentence_transformers.read_pooling(directory)
-    return Model(core, tokenizer, special, config, generation_config, pooling)
+    made = Model(core, tokenizer, special, config, generation_config, pooling)
+    made.place = str(directory / "config.json")
+    return made
 
 
 def choose_layers(core: Transformer, dtype: str) -> None:
@@ -87,14 +89,6 @@ def choose_layers(core: Transformer, dtype: str) -> None:
         quantise.round_head(core)
     pack_weights(core)
     use_rows(core)
-
-
-def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
-    """QkvError where a directory's tokenizer gives ids that its model has no rows for."""
-    try:
-        tokenizer.fits(spec.vocabulary, spec.sources)
-    except QkvError as e:
-        raise QkvError("{path}: {e}", path=directory, e=e) from e
 
 
 def load_with_adapter(

@@ -149,12 +149,12 @@ def load_core(
             buffer.data = buffer.data.float() if buffer.is_floating_point() else buffer.data
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
-        raise QkvError("{directory}: {e}{assumed}", directory=directory, e=e, assumed=list_assumed(config)) from None
+        raise QkvError("{directory}{assumed}: {e}", directory=directory, assumed=list_assumed(config), e=e) from None
     return core.eval(), config
 
 
 def list_assumed(config: dict[str, Any]) -> Message:
-    """What was taken for the keys that a family's config lacks, as the end of an error."""
+    """What was taken for the keys that a family's config lacks, in brackets, for an error."""
     if config["model_type"] in OWN:
         return Message()
     reader = Config(config, "")
@@ -162,7 +162,7 @@ def list_assumed(config: dict[str, Any]) -> Message:
         family_of_config(config, "").spec(reader)
     taken = [f"{key} = {'null' if value is None else value}" for key, value in reader.assumed.items()
              if isinstance(value, int | list) or (value is None and key.startswith("num_"))]
-    return Message("; its config lacks keys, taken were {taken}", taken=", ".join(taken)) if taken else Message()
+    return Message(" (its config lacks keys, taken were {taken})", taken=", ".join(taken)) if taken else Message()
 
 
 def read_packing(directory: Path) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def spec(c: Config) -> Spec:
     layers, most = len(base.stack.blocks), c.count("max_window_layers", 28)
     near = read_windows(c, [i % 2 == 0 and i < most for i in range(layers)])
     windowed = c.flag("use_sliding_window", False)
-    window = (c.size if windowed else c.count)("sliding_window", 4096, null=True)  # 0 where none is used
+    window = c.count("sliding_window", 4096, null=True)  # 0 where none is used
+    if windowed and window == 0:
+        raise c.error("sliding_window", 0, Message("1 or more, with use_sliding_window"))
     mask = Mask("causal", window=window) if windowed else attn.mask
     return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(
         attn, mask=mask if near[i] else attn.mask)))
@@ -43,7 +45,7 @@ def read_experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> 
 def add_experts(c: Config, base: Spec, moe: Experts) -> Spec:
     """The spec with experts in every n-th layer, except in those that the config lists as dense."""
     fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(type(i) is int for i in v)  # noqa: E731
-    dense = c.value("mlp_only_layers", None, Message("a list of whole numbers"), fits) or []
+    dense = c.value("mlp_only_layers", [], Message("a list of whole numbers"), fits, null=True) or []
     nth = c.size("decoder_sparse_step", 1)
     return llama.map_blocks(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
 

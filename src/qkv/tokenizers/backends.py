@@ -157,6 +157,8 @@ def one_file(about: Stated, name: str) -> FoundTokenizer:
     text = read_text(path)
     refuse_aborts(path, text)
     backend = tokenizers.Tokenizer.from_str(text)
+    if isinstance(backend.model, models.BPE):  # whose merges name tokens
+        refuse_twins(path, backend.get_vocab(with_added_tokens=False))
     backend.no_truncation()
     backend.no_padding()
     state: Any = backend.normalizer and json.loads(backend.normalizer.__getstate__())  # pyright: ignore[reportArgumentType]
@@ -436,6 +438,11 @@ KNOWN: tuple[tuple[tuple[str, ...], Callable[..., FoundTokenizer], tuple[Kind, .
 )
 
 
+def find_files(directory: Path) -> Iterator[Path]:
+    """The files of a vocabulary that a directory holds."""
+    return (directory / name for names, _, _ in KNOWN for name in names if (directory / name).is_file())
+
+
 def template(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Any:
     """A post-processor that puts a token (with its id) before or after each text; None without either."""
     tokens = [t for t in (before, after) if t is not None]
@@ -484,7 +491,16 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
                        path=path, wrong=wrong, found=found[wrong], most=MOST_TOKENS)
     if not found and not empty:
         raise QkvError("{path}: the vocabulary is empty", path=path)
+    refuse_twins(path, found)
     return found
+
+
+def refuse_twins(path: Path, ids: Mapping[str, int]) -> None:
+    """QkvError where two tokens have one id, of which a saved file would hold one only."""
+    if len(names := {i: token for token, i in ids.items()}) < len(ids):
+        token, i = next((token, i) for token, i in ids.items() if names[i] != token)
+        raise QkvError("{path}: the tokens {token!r} and {other!r} both have the id {i}, expected one each", path=path,
+                       token=token, other=names[i], i=i)
 
 
 def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -123,6 +123,9 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
         known.append("exact_match")
     elif not textual and run.check.sentences:
         known += ["bleu", "exact_match"]
+    elif run.training.metric in ("bleu", "exact_match") and not textual:
+        raise QkvError("check.sentences: found 0, expected at least 1: translations of held-out sentences give "
+                       "training.metric={metric}", metric=run.training.metric)
     run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 

@@ -12,7 +12,7 @@ from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_
 
 FLOORS = {"bleu": 1.0, "exact_match": 0.0, "label_accuracy": 0.0}  # up to here a metric is chance
 LABEL_METRICS = ("exact_match", "label_accuracy")  # the commonest label's share is their floor
-MOST_STEPS, MOST_TOKENS, MOST_RATE = 100_000_000, 1 << 24, 1000  # beyond what any run has
+MOST_STEPS, MOST_TOKENS, MOST_RATE, MOST_PIECES = 100_000_000, 1 << 24, 1000, 1_000_000  # beyond what any run has
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
 # have them are read all the same.
@@ -88,7 +88,8 @@ class Settings(Part):
 
     where = "training"
     ranges = (
-        (AT_LEAST_ONE, lambda n: n >= 1, ("accumulate", "log_every")),
+        (AT_LEAST_ONE, lambda n: n >= 1, ("log_every",)),
+        (Message("1 to {most:,}", most=MOST_PIECES), lambda n: 1 <= n <= MOST_PIECES, ("accumulate",)),
         (Message("1 to {most:,}", most=MOST_TOKENS), lambda n: 1 <= n <= MOST_TOKENS, ("tokens",)),
         (Message("0 to {most:,}", most=MOST_STEPS), lambda n: 0 <= n <= MOST_STEPS, ("steps",)),
         (Message("a rate from 0 to {most}", most=MOST_RATE), lambda n: 0 <= n <= MOST_RATE, ("lr",)),
