@@ -23,7 +23,7 @@ import torch
 
 from qkv import sampling as sample
 from qkv.core.model import Transformer
-from qkv.devices import read_free_memory
+from qkv.devices import keep_freed, read_free_memory
 from qkv.errors import QkvError
 from qkv.generation.beam import BeamSearch, Search
 from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens, find_blanks
@@ -157,6 +157,8 @@ class Engine:
         rows = len(prompts) * (search.beams if search else 1)
         for core in cores:
             check_memory(core, rows * (max(map(len, prompts)) + min(max(limits), 64)))
+        if search:
+            keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
         members = [Decoder(one, options) for one in cores]
         reader = Ensemble(members) if ensemble else members[0]
         finder = BeamSearch(reader, limits, search, options, prompts) if search else None
