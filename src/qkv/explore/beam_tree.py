@@ -77,11 +77,21 @@ class RecordingSearch(BeamSearch):
 
     def go_on(self, live: list[list[Candidate]]) -> Tensor:
         """As in BeamSearch; candidates that go on are marked as kept."""
-        for c in live[0]:
-            if c.total > -torch.inf:
-                self.nodes[self.born[c.row, c.token]].fate = "kept"
-        self.places = [self.born.get((c.row, c.token), -1) for c in live[0]]
+        self.places = self.keep(live[0])
         return super().go_on(live)
+
+    def add_live(self, source: int, live: list[Candidate]) -> None:
+        """As in BeamSearch, where the search is over."""
+        self.keep(live)
+        super().add_live(source, live)
+
+    def keep(self, live: list[Candidate]) -> list[int]:
+        """Mark candidates; their places among the nodes."""
+        places = [self.born.get((c.row, c.token), -1) for c in live]
+        for c, place in zip(live, places, strict=True):
+            if place >= 0 and c.total > -torch.inf:
+                self.nodes[place].fate = "kept"
+        return places
 
 
 @torch.inference_mode()
