@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qkv.cli.common import Common, Held
+from qkv.cli.common import Common, Held, count_cores
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -106,8 +106,6 @@ def answer_by_processes(job: Job, parts: Iterator["Part"], count: int) -> Done:
     Raises:
         QkvError: a part whose workers ended early three times, or what one of them raised.
     """
-    from qkv.training.distributed import count_cores
-
     job = job.with_threads(max(1, count_cores() // count))
     again, tries, busy = deque["Part"](), Counter[int](), dict[Any, "Part"]()
     context, processes = multiprocessing.get_context("spawn"), list[Any]()
