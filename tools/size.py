@@ -26,7 +26,7 @@ BUDGETS = {
 }
 PACKAGES = {  # what each package has today, in lines of code
     "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 162, "json_files": 41,
-    "core": 1003,
+    "core": 1000,
     "gguf_file": 239, "families": 2350, "checkpoints": 1732, "tokenizers": 1332, "data": 2261,
     "adapt": 820, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 479, "baselines": 223, "chat": 387, "generation": 2030, "lens": 2223,
