@@ -17,7 +17,7 @@ import click
 
 from qkv.cli.common import Common, option, show_progress
 from qkv.errors import QkvError
-from qkv.files import to_json_value, write_text_file
+from qkv.files import hold_lock, to_json_value, write_text_file
 from qkv.messages import Message, join
 
 BATCH = Message("Files in parts")
@@ -227,16 +227,12 @@ def write_record(out: Path, record: Mapping[str, Any]) -> None:
 
 @contextmanager
 def hold_directory(out: Path) -> Iterator[None]:
-    """Fill a directory alone; the kernel lets go of it however this process ends.
+    """Fill a directory alone.
 
     Raises:
         QkvError: another process fills it.
     """
-    from filelock import FileLock, Timeout
-
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", blocking=False):
-            yield
-    except Timeout:
-        raise QkvError("{out}: another process answers here; wait for it, or give another --out", out=out) from None
+    with hold_lock(out / ".lock", wait=False) as free:
+        if not free:
+            raise QkvError("{out}: another process answers here; wait for it, or give another --out", out=out)
+        yield
