@@ -40,7 +40,7 @@ class Job:
         """The job with so many threads, unless their number was typed."""
         return replace(self, params={**self.params, "threads": self.params.get("threads") or count})
 
-    def prepare(self) -> Answer:
+    def load_verb(self) -> Answer:
         """What answers lines, with the model in memory."""
         found: list[Answer] = []
         command = import_module(f"qkv.cli.{self.verb}").command
@@ -55,7 +55,7 @@ class Worker:
     """A job that was prepared."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.prepared = job, job.prepare()
+        self.job, self.prepared = job, job.load_verb()
 
     def answer(self, part: "Part") -> list[Row]:
         """One object for each row of a part, in its order.
