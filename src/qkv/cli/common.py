@@ -138,6 +138,11 @@ def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
     return "zh" if locale.lower().startswith("zh") else "en"
 
 
+def count_cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class Option(click.Option):
     """An option whose help is a message; those of a group stand together, below its name."""
 

@@ -85,8 +85,7 @@ def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError("training.shard does not work with {asked} yet: remove one of them",
-                       asked=join(", ", asked))
+        raise QkvError("training.shard does not work with {asked} yet: remove one of them", asked=join(", ", asked))
 
 
 def is_part(tensor: Tensor) -> bool:
@@ -111,7 +110,7 @@ def group_by_mesh(tensors: Iterable[Tensor]) -> list[list[Any]]:
 
 def measure_norm(grads: Iterable[Tensor]) -> Tensor:
     """The norm of all gradients together; a collective where processes have parts of them."""
-    norms = [gather_tensor(nn.utils.get_total_norm(some)) for some in group_by_mesh(grads)]
+    norms = [gather_tensor(nn.utils.get_total_norm(some)) for some in group_by_mesh(grads) or [[]]]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
@@ -208,6 +207,5 @@ def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new "
-                       "run", pointer=pointer,
-                       e=str(e)[:300]) from e
+        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new run",
+                       pointer=pointer, e=str(e)[:300]) from e
