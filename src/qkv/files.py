@@ -204,19 +204,14 @@ def name_missing_bytes(path: Path, size: int) -> Iterator[None]:
 
 @contextmanager
 def explain_failure(path: Path, hint: Message = UNCHANGED) -> Iterator[None]:
-    """An OSError within it as a QkvError that names `path`."""
+    """An OSError within it as a QkvError that names `path`; `hint` is what it means and what to do."""
     try:
         yield
-    except OSError as e:
-        raise write_failure(path, e, hint) from e
-
-
-def write_failure(path: Path, error: OSError, hint: Message = UNCHANGED) -> QkvError:
-    """What to say about a file that cannot be written; `hint` is what that means and what to do."""
-    if isinstance(error, FileNotFoundError) and not path.parent.exists():
-        return QkvError("{path}: the folder {folder} is not there: was it moved or removed, or can it not be made?",
-                        code="folder-gone", path=path, folder=path.parent)
-    inside = Path(os.fsdecode(error.filename)).name if error.filename else ""
-    file = path / inside if path.is_dir() and MARK in str(error.filename) and inside != "new" else path
-    return QkvError("{path}: could not be written ({reason}); {hint}", code="disk-full" if error.errno in FULL else
-                    "not-written", path=file, reason=error.strerror or error, hint=hint)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.parent.exists():
+            raise QkvError("{path}: the folder {folder} is not there: was it moved or removed, or can it not be made?",
+                           code="folder-gone", path=path, folder=path.parent) from error
+        inside = Path(os.fsdecode(error.filename)).name if error.filename else ""
+        file = path / inside if path.is_dir() and MARK in str(error.filename) and inside != "new" else path
+        raise QkvError("{path}: could not be written ({reason}); {hint}", path=file, reason=error.strerror or error,
+                       hint=hint, code="disk-full" if error.errno in FULL else "not-written") from error

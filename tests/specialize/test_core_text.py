@@ -37,7 +37,7 @@ def test_folded_equals_core_bit_for_bit(name: str, mode: Any) -> None:
     with torch.set_grad_enabled(mode in (None, "train")):
         assert torch.equal(zoo.run(model, ids, **run), zoo.run(core, ids, **run))
     if mode != "train" and hasattr(core, "decoder"):
-        caches, run = [Static(5), Static(5)], {"mode": "prefill" if mode == "prefill" else "decode"}
+        caches, run = [Static(6), Static(6)], {"mode": "prefill" if mode == "prefill" else "decode"}
         for part in (ids[:, :5], ids[:, 5:6], ids[:, 6:]):
             with torch.set_grad_enabled(mode is None):
                 both = [zoo.run(m, part, cache=c, **run) for m, c in zip((model, core), caches, strict=True)]

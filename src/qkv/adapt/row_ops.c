@@ -3,6 +3,25 @@
 
 #include "vectors.h"
 
+/* Rows that threads share out: part(job, from, to) does those from `from` on, before `to`. */
+typedef struct {
+  void (*part)(const void *, int64_t, int64_t);
+  const void *job;
+  Ask number;
+  int64_t rows, threads;
+} Shares;
+
+static void take_share(void *given) {
+  const Shares *all = given;
+  int64_t number = all->number ? all->number() : 0;
+  all->part(all->job, all->rows * number / all->threads, all->rows * (number + 1) / all->threads);
+}
+
+static void share_rows(Shares all, Fork fork) {
+  if (all.threads > 1) fork(take_share, &all, (unsigned)all.threads, 0);
+  else take_share(&all);
+}
+
 /* out [rows, n] = x / sqrt(mean(x^2) + eps) * (weight + offset), n a multiple of 16 */
 typedef struct {
   const void *x, *weight;
@@ -12,8 +31,9 @@ typedef struct {
   int32_t low;
 } Norm;
 
-void qkv_norm(const Norm *job) {
-  for (int64_t r = 0; r < job->rows; r++) {
+static void norm_rows(const void *given, int64_t from, int64_t to) {
+  const Norm *job = given;
+  for (int64_t r = from; r < to; r++) {
     vec sum = {0};
     for (int64_t i = 0; i < job->n; i += LANES) {
       vec x = read(job->x, r * job->n + i, job->low);
@@ -28,8 +48,12 @@ void qkv_norm(const Norm *job) {
   }
 }
 
+void qkv_norm(const Norm *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){norm_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
+}
+
 /* Of each head [rows, heads, size] the first 2 half numbers turned in place: in two halves, or in neighbouring pairs.
-   step: numbers from one row to the next; cos, sin [rows or 1, half] in fp32, which become bf16 first where `low`. */
+   step: numbers from one row to the next; cos, sin [angles, half] in fp32, again and again, bf16 first where `low`. */
 typedef struct {
   void *x;
   const float *cos, *sin;
@@ -37,18 +61,23 @@ typedef struct {
   int32_t neighbours, low;
 } Turn;
 
-void qkv_rotate(const Turn *job) {
-  for (int64_t r = 0; r < job->rows; r++)
+static void rotate_rows(const void *given, int64_t from, int64_t to) {
+  const Turn *job = given;
+  for (int64_t r = from; r < to; r++)
     for (int64_t h = 0; h < job->heads; h++)
       for (int64_t i = 0; i < job->half; i++) {
         int64_t at = r * job->step + h * job->size, one = at + (job->neighbours ? 2 * i : i);
         int64_t two = job->neighbours ? one + 1 : one + job->half;
-        float c = job->cos[r * job->angles + i], s = job->sin[r * job->angles + i];
+        float c = job->cos[r % job->angles * job->half + i], s = job->sin[r % job->angles * job->half + i];
         if (job->low) c = widen(narrow(c)), s = widen(narrow(s));
         float a = read_one(job->x, one, job->low), b = read_one(job->x, two, job->low);
         write_one(job->x, one, job->low, a * c - b * s);
         write_one(job->x, two, job->low, b * c + a * s);
       }
+}
+
+void qkv_rotate(const Turn *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){rotate_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
 }
 
 enum { RELU, SILU, GELU_TANH };
@@ -61,8 +90,9 @@ typedef struct {
   int32_t kind, low;
 } Gate;
 
-void qkv_gate(const Gate *job) {
-  for (int64_t r = 0; r < job->rows; r++)
+static void gate_rows(const void *given, int64_t from, int64_t to) {
+  const Gate *job = given;
+  for (int64_t r = from; r < to; r++)
     for (int64_t i = 0; i < job->n; i += LANES) {
       vec x = read(job->gate, r * job->step + i, job->low), y;
       if (job->kind == RELU) y = choose(x > 0.0f, x, x * 0.0f);
@@ -73,6 +103,10 @@ void qkv_gate(const Gate *job) {
       if (job->up) y *= read(job->up, r * job->step + i, job->low);
       write(job->out, r * job->n + i, job->low, y);
     }
+}
+
+void qkv_gate(const Gate *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){gate_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
 }
 
 /* One query of each row and head over the keys of its group: softmax(cap(q k * scale) + bias) v.

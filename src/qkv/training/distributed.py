@@ -6,7 +6,6 @@ number, so that it has the same dropout wherever it is computed.
 
 import os
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -224,8 +223,3 @@ def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[by
             error.exit_code = code
             return error
     return None
-
-
-def count_cores() -> int:
-    """The CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -75,8 +75,7 @@ def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError("training.shard does not work with {asked} yet: remove one of them",
-                       asked=join(", ", asked))
+        raise QkvError("training.shard does not work with {asked} yet: remove one of them", asked=join(", ", asked))
 
 
 def is_part(tensor: Tensor) -> bool:
@@ -184,6 +183,5 @@ def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new "
-                       "run", pointer=pointer,
-                       e=str(e)[:300]) from e
+        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new run",
+                       pointer=pointer, e=str(e)[:300]) from e

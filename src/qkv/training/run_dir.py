@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from qkv.errors import QkvError
-from qkv.files import MARK, to_json_value, write_failure, write_text_file
+from qkv.files import MARK, explain_failure, to_json_value, write_text_file
 from qkv.json_files import read_json, read_text
 from qkv.messages import Message
 from qkv.options import flatten
@@ -132,18 +132,13 @@ def open_log(path: Path | None, report: Report | None) -> Report:
         QkvError: the disk is full or not writable, then or later.
     """
     if path is not None:
-        try:
+        with explain_failure(path, RESUME):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise write_failure(path, e, RESUME) from e
 
     def report_event(event: Event) -> None:
         if path is not None:
-            try:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(to_json(event))
-            except OSError as e:
-                raise write_failure(path, e, RESUME) from e
+            with explain_failure(path, RESUME), path.open("a", encoding="utf-8") as file:
+                file.write(to_json(event))
         if report is not None:
             report(event)
 
