@@ -41,8 +41,8 @@ async function answer(request) {
     if (!page || reply.status !== 404) return reply;
     const gone = await caches.match(at("404.html")) ?? await fetch(at("404.html")); // a host may have a page of its own
     return gone.ok ? new Response(gone.body, { status: 404, headers: { "content-type": "text/html; charset=utf-8" } }) : reply;
-  } catch (error) {
-    if (!page) throw error;
+  } catch {
+    if (!page) return Response.error();
     return new Response(without_network(path), { status: 503, headers: { "content-type": "text/html; charset=utf-8" } });
   }
 }

@@ -311,3 +311,12 @@ def test_the_site_in_a_real_browser(built: Path, address: str) -> None:
 def test_the_site_without_a_network_and_by_old_links(built: Path) -> None:
     found = browsing.browsed("offline.mjs", str(built))
     assert found["asked"] < 200  # one language, without recorded pages
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_on_a_phone(built: Path) -> None:
+    found = browsing.browsed("phone.mjs", str(built))
+    assert found["first"]["bytes"] <= 400_000
+    assert found["with_model"] <= 3_000_000
+    assert found["again"]["bytes"] == 0  # all of it was kept
