@@ -123,7 +123,7 @@ def test_the_recorded_run_is_whole_and_small() -> None:
     for one in found["steps"]:
         assert len(one["said"]) == len(found["texts"])
         assert len(one["looks"]) == len(one["written"])
-        for row in one["looks"]:
+        for row in [*one["looks"], *(row for layer in one["heads"] for row in layer)]:
             assert len(row) == len(found["read"])
             assert abs(sum(row) - 100) <= len(row) / 2  # each is rounded
     assert found["steps"][-1]["loss"] < found["steps"][1]["loss"] / 3
