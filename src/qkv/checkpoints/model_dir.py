@@ -282,11 +282,11 @@ def save_core(
         floats = {n for n, t in tensors.items() if t.is_floating_point() and not n.endswith(".weight_scale")}
         tensors = {n: t if n not in floats or t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(t for t in tensors.values() if t.is_floating_point()).dtype).removeprefix("torch.")
-    tensors, how = compressed.compress(tensors, list_linears(core, names))
-    storage.write_tensors(directory, tensors)
     config = {key: value for key, value in chosen.items() if key != quantized.SETTINGS}
-    how = {quantized.SETTINGS: how} if how else {}
-    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored, **how})
+    if not all(t.is_floating_point() for t in tensors.values()):
+        tensors, config[quantized.SETTINGS] = compressed.compress(tensors, list_linears(core, names))
+    storage.write_tensors(directory, tensors)
+    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored})
     return str(chosen["model_type"])
 
 

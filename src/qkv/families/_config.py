@@ -122,6 +122,13 @@ class Config:
                                                  keys=self.name_keys(length, key)))
         return found
 
+    def factors(self, key: str, length: int) -> tuple[float, ...]:
+        """As many positive numbers that fp32 can hold."""
+        fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and len(v) == length and all(  # noqa: E731
+            type(n) in (int, float) and 0 < n < 1e38 for n in v)
+        expected = Message("a list of {length} positive numbers", length=length)
+        return tuple(map(float, self.value(key, REQUIRED, expected, fits)))
+
     def choice(self, key: str, known: Mapping[str, Any], default: Any = REQUIRED) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""
         found = self.text(key, default)

@@ -22,12 +22,13 @@ from qkv.json_files import parse_json, read_json, read_text
 from qkv.messages import Message, join
 from qkv.tokenizers import sentencepiece
 
-Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair", "json"]
+Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair",
+               "numbered", "json"]
 CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without Tokenizer(Fast)
     "GPT2": "bytes", "CodeGen": "bytes", "Qwen2": "bytes-nfc", "Roberta": "bytes-framed", "Bart": "bytes-framed",
     "OpenAIGPT": "words", "Bert": "pieces", "DistilBert": "pieces", "Electra": "pieces", "T5": "sentence",
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
-    "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
+    "Marian": "pair", "M2M100": "numbered", "PreTrained": "json", "TokenizersBackend": "json",
 }
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -338,6 +339,26 @@ def number_models(about: Stated, source: str, target: str, vocabulary: str) -> F
     return FoundTokenizer(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
 
 
+def numbered_model(about: Stated, vocabulary: str, name: str) -> FoundTokenizer:
+    """A sentencepiece model over the numbering of a file, with the languages behind it as they are listed (M2M-100)."""
+    directory, ids = about.directory, _vocabulary(about.directory / vocabulary)
+    beside = read_json(directory / "special_tokens_map.json", optional=True) | about.config
+    listed = beside.get("additional_special_tokens") or beside.get("extra_special_tokens") or []
+    tokens = [t.get("content") if isinstance(t, dict) else t for t in listed] if isinstance(listed, list) else []
+    languages = [t for t in tokens if isinstance(t, str) and t.startswith("__") and t not in ids]
+    ids |= {language: len(ids) + i for i, language in enumerate(languages)}
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | about.roles
+    lacking = [token for role, token in roles.items() if role in ("eos", "unk", "pad") and token not in ids]
+    if lacking:
+        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}",
+                       path=directory / vocabulary, lacking=", ".join(lacking), ids=len(ids))
+    model = sentencepiece.read_model(directory / name)
+    backend = sentencepiece.build_tokenizer(model, ids, [*roles.values(), *languages])
+    source, end = f"__{beside.get('src_lang') or 'en'}__", roles["eos"]
+    backend.post_processor = template((source, ids[source]) if source in ids else None, (end, ids[end]))
+    return FoundTokenizer(backend, roles)
+
+
 def one_model(about: Stated, name: str) -> FoundTokenizer:
     """A sentencepiece model: BPE texts start with the begin symbol, unigram end with the end symbol, by default."""
     model, config, offset = sentencepiece.read_model(about.directory / name), about.config, about.kind == OFFSET
@@ -412,6 +433,7 @@ KNOWN: tuple[tuple[tuple[str, ...], Callable[..., FoundTokenizer], tuple[Kind, .
     (("tokenizer.model",), one_model, SENTENCE),
     (("spiece.model",), one_model, SENTENCE),
     (("sentencepiece.bpe.model",), one_model, SENTENCE),
+    (("vocab.json", "sentencepiece.bpe.model"), numbered_model, ("numbered",)),
     (("vocab.txt",), word_pieces, ("pieces",)),
 )
 

@@ -326,7 +326,7 @@ def load(directory: str | Path) -> Tokenizer | None:
 
     Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
     vocab.json (and target_vocab.json); tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece);
-    vocab.txt (WordPiece).
+    vocab.json with sentencepiece.bpe.model (M2M-100); vocab.txt (WordPiece).
 
     Raises:
         QkvError: a file is broken or its partner is missing; the message names it.

@@ -48,12 +48,10 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
            not kind or kind in o.models)]
     if run.objective or begun:
-        whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
-            "; for these")
+        whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message("; for these")
         raise QkvError("objective {name!r} takes {name_kinds}, found {name_kinds2}{whose} there are: {fit}; set "
                        "objective to one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
-                       name_kinds2=name_kinds(splits.kind), whose=whose,
-                       fit=", ".join(fit) or Message("none"))
+                       name_kinds2=name_kinds(splits.kind), whose=whose, fit=", ".join(fit) or Message("none"))
     families = ", ".join(repr(family) for family, usual in LEARNT_BY.items() if usual in fit)
     raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or choose what it "
                    "learns: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),

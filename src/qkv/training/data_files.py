@@ -132,8 +132,7 @@ class Data(Part):
             raise QkvError("data: found {source} source and {target} target files, expected as many; file n of one "
                            "belongs to file n of the other", source=len(self.source), target=len(self.target))
         if self.weights and kind in ("text", "dataset"):
-            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
-                           "texts")
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts")
         count = len(getattr(self, kind))
         fine = len(self.weights) == count and all(math.isfinite(w) and w > 0 for w in self.weights)
         if self.weights and not fine and kind not in ("shards", "corpus"):
@@ -211,8 +210,7 @@ class Data(Part):
 
         chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), amount, top=top)
         cuts = np.cumsum([0, *map(len, sets)])
-        parts = [np.flatnonzero(chosen[a:b] == out)
-                 for out in (False, True) for a, b in pairwise(cuts)]
+        parts = [np.flatnonzero(chosen[a:b] == out) for out in (False, True) for a, b in pairwise(cuts)]
         both = [select_rows(rows, part) for rows, part in zip(sets * 2, parts, strict=True)]
         return both[: len(sets)], [row for rows in both[len(sets) :] for row in rows]
 
@@ -428,8 +426,7 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     if "messages" not in item:
         found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
-        raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
-                       found=found)
+        raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint, found=found)
     try:
         talk = tuple(check_messages(item["messages"]))
     except QkvError as e:
