@@ -31,9 +31,9 @@ PACKAGES = {  # what each package has today, in lines of code
     "adapt": 822, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 492, "baselines": 223, "chat": 387, "generation": 2068, "lens": 2223,
     "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5630, "explore": 2492, "labs": 3544,
-    "cli": 3281, "__init__": 24, "__main__": 3,
+    "cli": 3329, "__init__": 24, "__main__": 3,
     "arguments": 155,
-    "serve": 1639,
+    "serve": 1820,
     "downloads": 106,
     "lm_eval": 93,
 }  # fmt: skip
