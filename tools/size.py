@@ -25,7 +25,7 @@ BUDGETS = {
     "core/init.py": 80,
 }
 PACKAGES = {  # what each package has today, in lines of code
-    "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 177, "json_files": 41,
+    "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 180, "json_files": 41,
     "core": 995,
     "gguf_file": 239, "families": 2350, "checkpoints": 1732, "tokenizers": 1332, "data": 2247,
     "adapt": 820, "sampling": 159,
