@@ -1,4 +1,4 @@
-"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib only.
+"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib and filelock only.
 
 What a process that was killed left beside a file or a directory is removed by the next write of that name.
 """
@@ -76,6 +76,28 @@ def is_abandoned(folder: Path) -> bool:
     if lock is not None:
         os.close(lock)
     return lock is not None
+
+
+@contextmanager
+def hold_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; False, without `wait`, where another process does. On a file system without locks, nothing.
+
+    The kernel releases it when the process ends, however it ends.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, free = FileLock(path), True
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=wait)
+    except Timeout:
+        free = False
+    except (OSError, NotImplementedError):  # no locks here, or nothing can be written, which whoever writes reports
+        pass
+    try:
+        yield free
+    finally:
+        lock.release()
 
 
 @contextmanager

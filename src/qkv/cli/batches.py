@@ -17,7 +17,7 @@ import click
 
 from qkv.cli.common import Common, option, show_progress
 from qkv.errors import QkvError
-from qkv.files import to_json_value, write_text_file
+from qkv.files import hold_lock, to_json_value, write_text_file
 from qkv.messages import Message, join
 
 BATCH = Message("Files in parts")
@@ -91,7 +91,7 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     with hold_directory(out):
         record = describe(common, context.info_name or "", file, params) | {"rows": total, "part": own["rows"]}
         write_record(out, record | {"columns": list(own["column"]), "on_bad_row": own["on_bad_row"]})
-        missing = (part for part in cut(read(), own["rows"]) if not (out / part.name).exists())
+        missing = (part for part in split_rows(read(), own["rows"]) if not (out / part.name).exists())
         job = workers.Job(context.info_name or "", params, common.lang, str(file), keep)
         answered, errors = 0, 0
         with show_progress(common) as tell:
@@ -106,7 +106,7 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     return 0
 
 
-def cut(texts: Iterator[tuple[int, Text]], size: int) -> Iterator[Part]:
+def split_rows(texts: Iterator[tuple[int, Text]], size: int) -> Iterator[Part]:
     """Rows in parts of one size, but for the last."""
     number = 0
     while rows := tuple(islice(texts, size)):
@@ -149,7 +149,7 @@ def read_texts(file: Path, columns: tuple[str, ...], *, keep: bool) -> Iterator[
     if columns and kind not in ("jsonl", "parquet"):
         raise QkvError("--column {column}: {file} has no named columns; only .jsonl and .parquet have", file=file,
                        column=columns[0])
-    for number, place, read in (read_parquet if kind == "parquet" else read_lines)(file, kind):
+    for number, place, read in (read_parquet_rows if kind == "parquet" else read_line_rows)(file, kind):
         count += 1
         try:
             row = read()
@@ -166,7 +166,7 @@ def read_texts(file: Path, columns: tuple[str, ...], *, keep: bool) -> Iterator[
 Raw = tuple[int, str, Callable[[], Any]]  # the number of a row, its place as errors name it, what reads it
 
 
-def read_lines(file: Path, kind: str) -> Iterator[Raw]:
+def read_line_rows(file: Path, kind: str) -> Iterator[Raw]:
     """The lines of a text file, or the objects of JSON lines, where blank lines are no rows."""
     from qkv.data.sources import parse_object
     from qkv.data.text_files import decode_line, read_raw_lines
@@ -179,7 +179,7 @@ def read_lines(file: Path, kind: str) -> Iterator[Raw]:
             yield line.number, place, lambda line=line, place=place: parse_object(decode_line(file, line), place)
 
 
-def read_parquet(file: Path, kind: str) -> Iterator[Raw]:
+def read_parquet_rows(file: Path, kind: str) -> Iterator[Raw]:
     """The rows of a Parquet file."""
     from qkv.data.hf_datasets import open_dataset
 
@@ -227,16 +227,12 @@ def write_record(out: Path, record: Mapping[str, Any]) -> None:
 
 @contextmanager
 def hold_directory(out: Path) -> Iterator[None]:
-    """Fill a directory alone; the kernel lets go of it however this process ends.
+    """Fill a directory alone.
 
     Raises:
         QkvError: another process fills it.
     """
-    from filelock import FileLock, Timeout
-
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", blocking=False):
-            yield
-    except Timeout:
-        raise QkvError("{out}: another process answers here; wait for it, or give another --out", out=out) from None
+    with hold_lock(out / ".lock", wait=False) as free:
+        if not free:
+            raise QkvError("{out}: another process answers here; wait for it, or give another --out", out=out)
+        yield

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qkv.cli.common import Common, Held
+from qkv.cli.common import Common, Held, count_cores
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Job:
         """The job with so many threads, unless their number was typed."""
         return replace(self, params={**self.params, "threads": self.params.get("threads") or count})
 
-    def prepare(self) -> Answer:
+    def prepare_verb(self) -> Answer:
         """What answers lines, with the model in memory."""
         found: list[Answer] = []
         command = import_module(f"qkv.cli.{self.verb}").command
@@ -55,7 +55,7 @@ class Worker:
     """A job that was prepared."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.prepared = job, job.prepare()
+        self.job, self.prepared = job, job.prepare_verb()
 
     def answer(self, part: "Part") -> list[Row]:
         """One object for each row of a part, in its order.
@@ -106,8 +106,6 @@ def answer_by_processes(job: Job, parts: Iterator["Part"], count: int) -> Done:
     Raises:
         QkvError: a part whose workers ended early three times, or what one of them raised.
     """
-    from qkv.training.distributed import count_cores
-
     job = job.with_threads(max(1, count_cores() // count))
     again, tries, busy = deque["Part"](), Counter[int](), dict[Any, "Part"]()
     context, processes = multiprocessing.get_context("spawn"), list[Any]()
