@@ -115,6 +115,9 @@ class Planner:
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
             return size, 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
+        if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
+            why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
+            self.choose("training.rare_words", 1.0, why_unknown)
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
