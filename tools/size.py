@@ -29,7 +29,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 239, "families": 2361, "checkpoints": 1728, "tokenizers": 1299, "data": 2260,
     "adapt": 821, "sampling": 162,
     "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2028, "lens": 2225,
-    "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5594, "explore": 2487, "labs": 3544,
+    "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5600, "explore": 2487, "labs": 3544,
     "cli": 2939, "__init__": 24, "__main__": 3,
     "arguments": 156,
     "serve": 1681,
