@@ -28,7 +28,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "spec": 300, "messages": 58, "errors": 21, "options": 127, "paths": 12, "files": 164, "json_files": 41,
     "core": 1000, "gguf_file": 239, "families": 2361, "checkpoints": 1728, "tokenizers": 1299, "data": 2260,
     "adapt": 822, "sampling": 162,
-    "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2066, "lens": 2225,
+    "cost": 187, "devices": 65, "plots": 479, "baselines": 223, "chat": 387, "generation": 2068, "lens": 2225,
     "specialize": 1887, "tasks": 1539, "model": 174, "hub": 196, "training": 5570, "explore": 2492, "labs": 3544,
     "cli": 2939, "__init__": 24, "__main__": 3,
     "arguments": 156,
