@@ -77,15 +77,15 @@ class RecordingSearch(BeamSearch):
 
     def go_on(self, live: list[list[Candidate]]) -> Tensor:
         """As in BeamSearch; candidates that go on are marked as kept."""
-        self.places = self.keep(live[0])
+        self.places = self.mark_kept(live[0])
         return super().go_on(live)
 
     def add_live(self, source: int, live: list[Candidate]) -> None:
         """As in BeamSearch, where the search is over."""
-        self.keep(live)
+        self.mark_kept(live)
         super().add_live(source, live)
 
-    def keep(self, live: list[Candidate]) -> list[int]:
+    def mark_kept(self, live: list[Candidate]) -> list[int]:
         """Mark candidates; their places among the nodes."""
         places = [self.born.get((c.row, c.token), -1) for c in live]
         for c, place in zip(live, places, strict=True):

@@ -148,7 +148,7 @@ def position_bytes(core: Transformer) -> int:
 def grows_with_batch(s: spec.Spec) -> bool:
     """Whether angles depend on the longest text of a pass, so that texts must be read apart."""
     rotaries = [a.rotary for a in attentions(s) if a.rotary]
-    return any(r.scaling is not None and r.scaling.kind == "dynamic" for r in rotaries)
+    return any(r.scaling is not None and r.scaling.kind in ("dynamic", "longrope") for r in rotaries)
 
 
 def has_experts(s: spec.Spec) -> bool:
