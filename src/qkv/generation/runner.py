@@ -72,20 +72,20 @@ class Runner:
                     self.engine.step()
                 except Exception as error:  # whatever it is, nobody may wait for ever
                     self.engine.fail_all(self.explain(error))
-                self.tell()
+                self.announce_step()
             elif not self.inbox:
                 self.awake.wait()
         while self.inbox:
             self.inbox.popleft()()
         if self.engine is not None:
             self.engine.fail_all(None)
-        self.tell()
+        self.announce_step()
 
     def explain(self, error: Exception) -> QkvError:
         """What the requests of a step that failed end with."""
         return QkvError("engine: a step failed: {error}", code="step", error=error)
 
-    def tell(self) -> None:
+    def announce_step(self) -> None:
         """Tell those who wait that a step is over."""
         with self.changed:
             self.changed.notify_all()

@@ -123,7 +123,7 @@ class Worker(Runner):
         traceback.print_exception(error)
         return QkvError("a step of the engine failed; the server's log says why", code="step", error=error)
 
-    def tell(self) -> None:
+    def announce_step(self) -> None:
         """Tell the loop what the last step wrote, all of it at once."""
         news: list[tuple[Writing, list[Event], bool]] = []
         for handle, writing in list(self.live.items()):
