@@ -30,7 +30,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 239, "families": 2350, "checkpoints": 1732, "tokenizers": 1332, "data": 2261,
     "adapt": 820, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 479, "baselines": 223, "chat": 387, "generation": 2030, "lens": 2223,
-    "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5639, "explore": 2487, "labs": 3544,
+    "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5642, "explore": 2487, "labs": 3544,
     "cli": 3332, "__init__": 24, "__main__": 3,
     "arguments": 155,
     "serve": 1863,
