@@ -64,6 +64,13 @@ def test_each_server_is_understood(line: str) -> None:
     assert found["replicas"] == 2 or found["engine"] == "vllm"
 
 
+def test_the_simulation_is_there_with_its_options() -> None:
+    (line,) = [line for line in LINES if line.startswith("python bench/")]
+    program, *words = line.split()[1:]
+    source = (DOCS.parent / program).read_text(encoding="utf-8")
+    assert all(f"{word[2:]}=(" in source for word in words if word.startswith("--"))
+
+
 def runs() -> list[list[str]]:
     """The words of each `qkv train` on the page, wherever it stands."""
     yaml = pytest.importorskip("yaml", reason="PyYAML reads the files for clusters")
