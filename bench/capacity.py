@@ -58,7 +58,7 @@ def simulate(asked: list[Ask], rates: Rates, count: int) -> dict[str, float]:
     for one in asked:
         for machine in machines:
             machine.advance(rates, one.at, first)
-        least = min(machines, key=lambda m: len(m.waiting) + len(m.rows))
+        least = min(machines, key=lambda m: (len(m.waiting) + len(m.rows), m.free))
         least.free = max(least.free, one.at)
         least.waiting.append(one)
     for machine in machines:
