@@ -1,10 +1,11 @@
-"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib only.
+"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib and filelock only.
 
 What a process that was killed left beside a file or a directory is removed by the next write of that name.
 """
 
 import errno
 import glob
+import json
 import math
 import os
 import shutil
@@ -79,6 +80,28 @@ def is_abandoned(folder: Path) -> bool:
 
 
 @contextmanager
+def hold_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; False, without `wait`, where another process does. On a file system without locks, nothing.
+
+    The kernel releases it when the process ends, however it ends.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, free = FileLock(path), True
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=wait)
+    except Timeout:
+        free = False
+    except (OSError, NotImplementedError):  # no locks here, or nothing can be written, which whoever writes reports
+        pass
+    try:
+        yield free
+    finally:
+        lock.release()
+
+
+@contextmanager
 def replace_file(path: Path, *, hint: Message = UNCHANGED) -> Iterator[Path]:
     """Where to write a file that takes the place of `path` when the block ends; a pipe or device is written as it is.
 
@@ -120,6 +143,11 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def to_json(value: Any, **how: Any) -> str:
+    """A value as strict JSON that ends its line."""
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
 @contextmanager
