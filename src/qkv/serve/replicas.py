@@ -104,42 +104,44 @@ class Router:
 
     async def route(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass a client's bytes to a replica and its answers back, until one of them closes."""
-        asked, answered, client = bytearray(), False, None
-        with suppress(OSError):
+        asked, answered = bytearray(), False
+        client = asyncio.create_task(reader.read(PIECE))
+        try:
             while (found := await self.connect()) is not None:
                 replica, theirs, to_replica = found
                 replica.connections += 1
                 try:
                     to_replica.write(bytes(asked))  # of one that is gone the read below finds the end
                     answer = asyncio.create_task(theirs.read(PIECE))
-                    client = client or asyncio.create_task(reader.read(PIECE))
                     while True:
                         await asyncio.wait([answer, client], return_when=asyncio.FIRST_COMPLETED)
                         if answer.done():
-                            data = read_result(answer)
-                            if not data:
+                            if not (data := read_result(answer)):
                                 break
                             writer.write(data)
                             await writer.drain()
-                            answered, answer = True, asyncio.create_task(theirs.read(PIECE))
+                            answered = not data.startswith(b"HTTP/1.1 100 ")  # which asks for the rest of a request
+                            answer = asyncio.create_task(theirs.read(PIECE))
                         if client.done():
                             if not (data := read_result(client)):
                                 return
                             if answered:  # a new request, on the same connection
                                 asked, answered = bytearray(), False
                             asked += data
+                            client = asyncio.create_task(reader.read(PIECE))
                             to_replica.write(data)
                             with suppress(OSError):
                                 await to_replica.drain()
-                            client = asyncio.create_task(reader.read(PIECE))
                 finally:
                     replica.connections -= 1
                     to_replica.close()
                 if answered or not asked or len(asked) > HELD or not await self.has_ended(replica):
-                    break
-        if client is not None:
+                    return
+        except OSError:  # the client is gone
+            pass
+        finally:
             client.cancel()
-        writer.close()
+            writer.close()
 
 
 async def answers(path: Path) -> bool:
