@@ -109,6 +109,10 @@ async function asked(path) {
     assert.ok((await page.locator(".panel").innerText()).trim().length > 40, `${to} shows something`);
     await page.goto("about:blank");
   }
+  await page.setViewportSize({ width: 390, height: SCREEN });
+  await page.goto(panels[0]);
+  await page.waitForSelector(".panel > *");
+  await page.waitForFunction(() => document.querySelector(".tabs").getBoundingClientRect().top < innerHeight / 2, null, { timeout: 5000 }); // seen without scrolling
   await page.context().close();
   return { answers: answers.length, panels: panels.length };
 }
