@@ -190,8 +190,9 @@ def configs() -> Named:
                 free = type(value) is int and value in (10**12, 0, 1)
                 free |= value is None and key.endswith(("head_dim", "num_key_value_heads", "window", "softcapping"))
                 yield f"{family} {key}={value!r}", answers(act) if free else refuses(act, key)
-    moe = {**read_keys("qwen2_moe")[0], "use_sliding_window": True, "sliding_window": 0}
-    yield "qwen2_moe no window", refuses(lambda _: spec_from_config(moe, "config.json"), "use_sliding_window")
+    for key, bad in {"use_sliding_window": {"sliding_window": 0}, "num_hidden_layers": {"layer_types": [""]}}.items():
+        moe = {**read_keys("qwen2_moe")[0], "use_sliding_window": True, **bad}
+        yield f"qwen2_moe {bad}", refuses(lambda _, c=moe: spec_from_config(c, "config.json"), key)
 
 
 # Files: truncated, with flipped bits, exchanged, absent
@@ -443,9 +444,8 @@ ACTS: dict[str, tuple[Act, str]] = {
 
 def content(place: Path) -> dict[str, bytes]:
     """What a file or a directory holds, without what is different in every run."""
-    if place.is_file():
-        return {"": place.read_bytes()}
-    found = {p.relative_to(place).as_posix(): p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
+    some = [place] if place.is_file() else sorted(place.rglob("*"))
+    found = {p.relative_to(place).as_posix(): p.read_bytes() for p in some if p.is_file()}
     return {name: raw for name, raw in found.items() if "train/" not in name}
 
 

@@ -167,8 +167,8 @@ class Widgets:
         colon = self.site.say("：", ": ")
         return (
             f'<p class="lab"><a href="{to}"><span class="mark" aria-hidden="true">{MARK.get(word, "·")}</span> '
-            f"<code>{name}</code></a> <strong>{said}</strong>{colon}{escape(found['says'][lang])}"
-            f"{self.site.say('', '.')}</p>"
+            f"<code>{name}</code></a> <strong>{said}</strong>{colon}{escape(found['says'][lang].rstrip('。.'))}"
+            f"{self.site.say('。', '.')}</p>"
         )
 
     def refute(self, text: str, *names: str) -> str:

@@ -97,9 +97,7 @@ class Tokenizer:
         """The ids of each text, unpadded."""
         if side == "source" and self.sources is not None:
             return self.sources.encode_batch(texts, special=special)
-        for text in texts:
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
+        refuse_halves(texts)
         backend = self._sides[side]
         with self.guard():
             if self._numbers is None:
@@ -119,6 +117,7 @@ class Tokenizer:
             if self._numbers is not None:
                 raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
+        refuse_halves([text for text, _ in parts])
         with self.guard():
             return self._control.encode_parts(parts)
 
@@ -221,6 +220,13 @@ class Tokenizer:
         }
         text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
         (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def refuse_halves(texts: Sequence[str]) -> None:
+    """QkvError for a text that is no Unicode."""
+    for text in texts:
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
 
 
 @dataclass

@@ -7,10 +7,11 @@ Next: loop.py.
 
 import copy
 import json
+import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.files import fsync_path, to_json, write_text_file
 from qkv.messages import join
+from qkv.training import tensor_parallel
 from qkv.training.distributed import Ranks, watch_peers
 from qkv.training.losses import step_loss
 
@@ -42,11 +44,16 @@ class Sharded(nn.Module):
 
         super().__init__()
         refuse_unsupported(settings, core)
-        self.core = copy.deepcopy(core)
-        mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size(),))
+        self.core, cut = copy.deepcopy(core), settings.tensor_parallel
+        mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size() // cut, cut),
+                                mesh_dim_names=("data", "tensor"))
+        self.mesh = mesh["tensor"]
+        self.norms = tensor_parallel.parallelize(self.core, self.mesh) if cut > 1 else []
+        # it warns that weights cut twice are gathered in two steps, as they must be
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         blocks = [block for m in self.core.modules() if isinstance(m, Stack) for block in m.layers]
         for part in (*blocks, self):
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh["data"])
         for part in self.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)  # a step's loss is a sum over its tokens, divided once
@@ -57,6 +64,10 @@ class Sharded(nn.Module):
         loss, busy = step_loss(self.core, batch, **how)
         own = [p for p in self.core.parameters() if p.requires_grad and not is_part(p)]
         return loss + 0 * sum(p.sum() for p in own), busy
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of weights of which each process of a layer saw a part."""
+        tensor_parallel.sum_gradients(self.norms, self.mesh.get_group())
 
     @torch.no_grad()
     def gather(self, core: Transformer) -> None:
@@ -87,6 +98,20 @@ def is_part(tensor: Tensor) -> bool:
 def gather_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor of which each process has a part; a collective where that is so."""
     return tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def group_by_mesh(tensors: Iterable[Tensor]) -> list[list[Any]]:
+    """Tensors that may be computed with together: whole ones, and those that the same processes have parts of."""
+    found: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        found.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(found.values())
+
+
+def measure_norm(grads: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together; a collective where processes have parts of them."""
+    norms = [gather_tensor(nn.utils.get_total_norm(some)) for some in group_by_mesh(grads) or [[]]]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 def cut_like(own: Tensor, tensor: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ class Settings(Part):
     tokens: int = 4096  # target tokens in a micro-batch, padding included
     accumulate: int = 1  # micro-batches in a step of each process
     shard: bool = False  # of several processes each keeps a part of every weight and of the optimiser (FSDP2)
+    tensor_parallel: int = 1  # processes that compute each layer together; it divides heads, groups and widths
     optimizer: Literal["adam", "adamw", "muon", "adafactor"] = "adam"  # adafactor's lr is a share of a weight's size
     lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
     betas: tuple[float, float] = (0.9, 0.98)
@@ -88,7 +89,7 @@ class Settings(Part):
 
     where = "training"
     ranges = (
-        (AT_LEAST_ONE, lambda n: n >= 1, ("log_every",)),
+        (AT_LEAST_ONE, lambda n: n >= 1, ("log_every", "tensor_parallel")),
         (Message("1 to {most:,}", most=MOST_PIECES), lambda n: 1 <= n <= MOST_PIECES, ("accumulate",)),
         (Message("1 to {most:,}", most=MOST_TOKENS), lambda n: 1 <= n <= MOST_TOKENS, ("tokens",)),
         (Message("0 to {most:,}", most=MOST_STEPS), lambda n: 0 <= n <= MOST_STEPS, ("steps",)),
