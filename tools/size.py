@@ -30,7 +30,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "gguf_file": 239, "families": 2352, "checkpoints": 1738, "tokenizers": 1335, "data": 2247,
     "adapt": 822, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 492, "baselines": 223, "chat": 387, "generation": 2068, "lens": 2223,
-    "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5628, "explore": 2492, "labs": 3544,
+    "specialize": 1887, "tasks": 1539, "model": 175, "hub": 188, "training": 5658, "explore": 2492, "labs": 3544,
     "cli": 3326, "__init__": 24, "__main__": 3,
     "arguments": 155,
     "serve": 1820,

@@ -18,6 +18,9 @@
     const said = new URLSearchParams(location.hash.slice(1)).get(box.id);
     if (said !== null && /^\d+$/.test(said)) input.value = said;
     input.addEventListener("input", show);
+    box.addEventListener("toggle", ({ target }) => { // what is unfolded stays so at every step
+      if (target.closest(".frame")) for (const fold of box.querySelectorAll(".frame details")) fold.open = target.open;
+    }, true);
     show();
     if (said !== null) box.scrollIntoView();
   }

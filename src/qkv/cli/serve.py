@@ -100,7 +100,7 @@ def serve_replicas(common: Common, sources: dict[str, str], how: dict[str, Any])
         raise QkvError("--replicas: not on Windows, where there are no such sockets")
     read_keys(how)
     context = click.get_current_context()
-    words = [word for param in context.command.params for word in list_words(context, param)]
+    words = [word for param in context.command.params for word in list_flags(context, param)]
     threads = [] if common.threads else [f"--threads={max(1, count_cores() // how['replicas'])}"]
     command = [sys.executable, "-m", "qkv", "serve", *words, *threads, "--socket"]
     with TemporaryDirectory(prefix="qkv-") as folder, listen.bind_socket(how["host"], how["port"]) as socket:
@@ -110,7 +110,7 @@ def serve_replicas(common: Common, sources: dict[str, str], how: dict[str, Any])
         asyncio.run(replicas.Router(command, crew, begun).run(socket))
 
 
-def list_words(context: click.Context, param: click.Parameter) -> list[str]:
+def list_flags(context: click.Context, param: click.Parameter) -> list[str]:
     """How a parameter was typed."""
     value: Any = context.params.get(param.name or "")
     if param.name == "replicas" or context.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:

@@ -49,7 +49,7 @@ class Router:
         over, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, over.set)
-        keepers = [asyncio.create_task(self.keep(replica)) for replica in self.replicas]
+        keepers = [asyncio.create_task(self.keep_alive(replica)) for replica in self.replicas]
         server = await asyncio.start_server(self.route, sock=listening)
         ending = asyncio.create_task(over.wait())
         try:
@@ -65,7 +65,7 @@ class Router:
             await asyncio.gather(*keepers, return_exceptions=True)
             ending.cancel()
 
-    async def keep(self, replica: Replica) -> None:
+    async def keep_alive(self, replica: Replica) -> None:
         """Start a replica, and again whenever it ends, until the router drains."""
         while not self.draining:
             replica.path.unlink(missing_ok=True)

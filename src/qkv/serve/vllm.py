@@ -23,14 +23,14 @@ def start_vllm(name: str, source: str, how: Mapping[str, Any], typed: Collection
     Raises:
         QkvError: vLLM is not installed, or cannot do what was asked of it.
     """
-    words = list_words(name, source, how, typed)
+    words = list_flags(name, source, how, typed)
     if (program := shutil.which("vllm")) is None:
         raise QkvError("--engine vllm needs the package vllm, on a machine that it runs on: pip install vllm")
     key = os.environ.get("QKV_API_KEY", "")
     os.execve(program, [program, *words, *more], {**os.environ, **({"VLLM_API_KEY": key} if key else {})})
 
 
-def list_words(name: str, source: str, how: Mapping[str, Any], typed: Collection[str]) -> list[str]:
+def list_flags(name: str, source: str, how: Mapping[str, Any], typed: Collection[str]) -> list[str]:
     """vLLM's command line for a model."""
     if wrong := [key for key in UNKNOWN if key in typed]:
         raise QkvError("--{option}: vLLM has no such option; leave it out, or give vLLM's own after --",
