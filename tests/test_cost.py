@@ -6,12 +6,13 @@ import time
 import pytest
 import torch
 from support import zoo
+from support.reasons import find_reasons
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv import cost
 from qkv.core import attention, kernels
 from qkv.core.cache import Static
-from qkv.core.masks import MaskContext, find_reasons
+from qkv.core.masks import MaskContext
 from qkv.core.model import build_step
 from qkv.core.step import Inputs
 from qkv.cost import count, report, shapes
@@ -104,7 +105,7 @@ def test_the_published_numbers_of_a_latent_mixture_of_experts() -> None:
 @pytest.mark.parametrize("name", ["gqa", "seq2seq", "parallel", "relative", "latent", "mixed", "stretched"])
 def test_cache_bytes_are_those_of_a_real_cache(name: str) -> None:
     core, found = zoo.made(zoo.ALL[name]()), count(zoo.ALL[name]())
-    cache = Static(5)
+    cache = Static(6)
     zoo.run(core, zoo.words(1, 9), cache=cache, mode="prefill")  # with a source of seven words
     assert cache.bytes == 9 * found.kv_bytes_per_token("fp32") + 7 * 4 * found.memory_per_token
 
@@ -114,7 +115,7 @@ def counted(spec: Spec, tokens: int, past: int = 0) -> int:
 
     With a `past`, those of the tokens after it, the encoder's not.
     """
-    core, cache = zoo.made(spec).requires_grad_(False), Static(5) if past else None
+    core, cache = zoo.made(spec).requires_grad_(False), Static(6) if past else None
     ids = zoo.words(1, past + tokens)
 
     def step(stack: object, ids: torch.Tensor, given: Inputs | None = None, mode: str = "prefill") -> object:

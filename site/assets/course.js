@@ -18,6 +18,9 @@
     const said = new URLSearchParams(location.hash.slice(1)).get(box.id);
     if (said !== null && /^\d+$/.test(said)) input.value = said;
     input.addEventListener("input", show);
+    box.addEventListener("toggle", ({ target }) => { // what is unfolded stays so at every step
+      if (target.closest(".frame")) for (const fold of box.querySelectorAll(".frame details")) fold.open = target.open;
+    }, true);
     show();
     if (said !== null) box.scrollIntoView();
   }
@@ -99,6 +102,77 @@
     button.addEventListener("click", begin);
   }
 
+  /** A lab that the page itself computes: its own numbers beside those of the committed run. */
+  function lab(box) {
+    const [button, output] = [box.querySelector("button"), box.querySelector("[role=status]")];
+    const { lab: name, module, inputs } = box.dataset;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      output.textContent = say("正在取模型、计算……", "fetching the model, computing …");
+      try {
+        const { run_lab } = await import(new URL(module, location.href).href);
+        const began = performance.now(), found = await run_lab(name, JSON.parse(inputs));
+        for (const row of box.querySelectorAll("[data-number]")) {
+          const x = found[row.dataset.number];
+          row.textContent = Number.isInteger(x) && Math.abs(x) < 1e6 ? String(x) : x.toPrecision(3).replace(/e([+-])(\d)$/, "e$10$2");
+        }
+        const took = ((performance.now() - began) / 1000).toFixed(1);
+        output.textContent = say(`在这台设备上算了 ${took} 秒。`, `Computed on this device in ${took} s.`);
+      } catch (error) {
+        output.textContent = say("没能算出来：", "It could not be computed: ") + ((zh && error.said?.zh) || error.message);
+      }
+      button.disabled = false;
+    });
+  }
+
+  /** A line at the top of the page: what became of a link. */
+  function note(text) {
+    const line = document.createElement("p");
+    line.className = "old-link";
+    line.setAttribute("role", "status");
+    line.textContent = text;
+    document.querySelector("article")?.prepend(line);
+  }
+
+  /** A link from an older version: says so, and opens the nearest place of this page. */
+  async function find(from = null) {
+    document.querySelectorAll(".old-link").forEach((line) => line.remove());
+    if (from) note(say(`链接来自旧版：${from} 已经不在了，这是最接近的一页。`, `This link is from an older version: ${from} is gone, and this is the nearest page.`));
+    const asked = decodeURIComponent(location.hash.slice(1)).split("=")[0];
+    if (!asked || asked.startsWith("__") || document.getElementById(asked) || document.getElementsByName(asked).length) return;
+    const here = location.pathname.slice(new URL(root, location.href).pathname.length).replace(/^en\//, "").replace(/(^|\/)$/, "$1index.html");
+    const moved = await fetch(new URL("assets/moved.json", root)).then((r) => r.json()).catch(() => ({}));
+    const to = moved[`${here}#${asked}`];
+    if (to && to.split("#")[0] !== here) return location.replace(new URL((zh ? "" : "en/") + to.replace(/(?=#|$)/, `?from=${encodeURIComponent(`${here}#${asked}`)}`), root));
+    const near = to ? to.split("#")[1] : nearest(asked, [...document.querySelectorAll("article [id]")].map((e) => e.id).filter((id) => !id.startsWith("__")));
+    note(near ? say(`链接来自旧版：这一页没有 #${asked}，这是最接近的 #${near}。`, `This link is from an older version: #${asked} is not on this page; #${near} is the nearest.`)
+      : say(`链接来自旧版：这一页没有 #${asked}。`, `This link is from an older version: #${asked} is not on this page.`));
+    if (near) document.getElementById(near).scrollIntoView();
+  }
+
+  /** The name that begins most alike, where at least three letters do. */
+  function nearest(asked, names) {
+    const alike = (name) => { let n = 0; while (n < asked.length && name[n] === asked[n]) n++; return n; };
+    return names.filter((name) => alike(name) >= 3).sort((a, b) => alike(b) - alike(a) || Math.abs(a.length - asked.length) - Math.abs(b.length - asked.length))[0];
+  }
+
+  /** Keeps this language's pages once this one stands, so that they are there without a network; never in the way. */
+  async function keep() {
+    if (!("serviceWorker" in navigator) || !location.protocol.startsWith("http")) return;
+    const { serviceWorker: workers } = navigator;
+    try {
+      await workers.register(new URL("sw.js", root));
+      const { active } = await workers.ready;
+      workers.addEventListener("message", ({ data }) => (document.documentElement.dataset.kept = data.kept ? "yes" : "not all"));
+      workers.startMessages();
+      if (!navigator.connection?.saveData) active.postMessage({ lang: zh ? "zh" : "en" });
+    } catch {
+      // no storage, or a private window: the site is read from the network
+    }
+  }
+
+  const root = new URL(`${document.querySelector("meta[name=qkv-root]")?.content ?? "."}/`, location.href);
   const begin = () => {
     document.querySelector(".md-search")?.setAttribute("aria-label", say("搜索", "Search"));
     document.querySelectorAll(".slide").forEach(slide);
@@ -107,6 +181,11 @@
     document.querySelectorAll(".softmax").forEach(softmax);
     const there = document.querySelector("meta[name=qkv-live]") && location.protocol !== "file:";
     if (there) document.querySelectorAll(".qkv-live").forEach(live);
+    if (there) document.querySelectorAll(".qkv-lab").forEach(lab);
+    void find(new URLSearchParams(location.search).get("from"));
+    addEventListener("hashchange", () => void find());
+    if (document.readyState === "complete") void keep();
+    else addEventListener("load", () => setTimeout(keep, 500));
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
   else begin();

@@ -25,6 +25,7 @@ from qkv.options import as_plain
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MOST = 3.4e38  # of fp32
+FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
 class Kind(NamedTuple):
@@ -166,7 +167,7 @@ def read_kind(kind: Any) -> Kind | None:
     if getattr(plain, "_is_protocol", False):
         return Kind(lambda v: all(hasattr(v, name) for name in plain.__annotations__), Message(plain.__name__))
     if issubclass(plain, ByName):
-        return Kind(lambda v: is_function(v) or any(c.__name__ == plain.__name__ for c in type(v).__mro__),
+        return Kind(lambda v: isinstance(v, FUNCTIONS) or any(c.__name__ == plain.__name__ for c in type(v).__mro__),
                     Message(plain.__name__))
     return Kind(lambda v: isinstance(v, plain), Message(plain.__name__))
 
@@ -189,11 +190,6 @@ def read_list(origin: type, parts: list[Kind | None], *, fixed: bool) -> Kind:
 
 class ByName:
     """What a type is that is imported for types alone: its name; a function fits, as it may be of a Callable's."""
-
-
-def is_function(value: Any) -> bool:
-    """Whether it is a function, or one with arguments put in."""
-    return isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType | functools.partial)
 
 
 class Names(dict[str, Any]):

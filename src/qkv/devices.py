@@ -28,8 +28,7 @@ def parse_device(name: str) -> torch.device:
     count = {"cuda": torch.cuda.device_count, "mps": torch.backends.mps.is_available}.get(device.type)
     if count and (device.index or 0) >= (there := int(count())):
         raise QkvError("device {name!r}: this machine, or this build of PyTorch, has {there} of these; use --device "
-                       "cpu",
-                       name=name, there=there)
+                       "cpu", name=name, there=there)
     return device
 
 

@@ -1,10 +1,11 @@
-"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib only.
+"""Files are written beside their place, flushed to the disk and renamed: whole or not at all. Stdlib and filelock only.
 
 What a process that was killed left beside a file or a directory is removed by the next write of that name.
 """
 
 import errno
 import glob
+import json
 import math
 import os
 import shutil
@@ -79,6 +80,28 @@ def is_abandoned(folder: Path) -> bool:
 
 
 @contextmanager
+def hold_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; False, without `wait`, where another process does. On a file system without locks, nothing.
+
+    The kernel releases it when the process ends, however it ends.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, free = FileLock(path), True
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=wait)
+    except Timeout:
+        free = False
+    except (OSError, NotImplementedError):  # no locks here, or nothing can be written, which whoever writes reports
+        pass
+    try:
+        yield free
+    finally:
+        lock.release()
+
+
+@contextmanager
 def replace_file(path: Path, *, hint: Message = UNCHANGED) -> Iterator[Path]:
     """Where to write a file that takes the place of `path` when the block ends; a pipe or device is written as it is.
 
@@ -120,6 +143,11 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def to_json(value: Any, **how: Any) -> str:
+    """A value as strict JSON that ends its line."""
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
 @contextmanager
@@ -204,19 +232,14 @@ def name_missing_bytes(path: Path, size: int) -> Iterator[None]:
 
 @contextmanager
 def explain_failure(path: Path, hint: Message = UNCHANGED) -> Iterator[None]:
-    """An OSError within it as a QkvError that names `path`."""
+    """An OSError within it as a QkvError that names `path`; `hint` is what it means and what to do."""
     try:
         yield
-    except OSError as e:
-        raise write_failure(path, e, hint) from e
-
-
-def write_failure(path: Path, error: OSError, hint: Message = UNCHANGED) -> QkvError:
-    """What to say about a file that cannot be written; `hint` is what that means and what to do."""
-    if isinstance(error, FileNotFoundError) and not path.parent.exists():
-        return QkvError("{path}: the folder {folder} is not there: was it moved or removed, or can it not be made?",
-                        code="folder-gone", path=path, folder=path.parent)
-    inside = Path(os.fsdecode(error.filename)).name if error.filename else ""
-    file = path / inside if path.is_dir() and MARK in str(error.filename) and inside != "new" else path
-    return QkvError("{path}: could not be written ({reason}); {hint}", code="disk-full" if error.errno in FULL else
-                    "not-written", path=file, reason=error.strerror or error, hint=hint)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.parent.exists():
+            raise QkvError("{path}: the folder {folder} is not there: was it moved or removed, or can it not be made?",
+                           code="folder-gone", path=path, folder=path.parent) from error
+        inside = Path(os.fsdecode(error.filename)).name if error.filename else ""
+        file = path / inside if path.is_dir() and MARK in str(error.filename) and inside != "new" else path
+        raise QkvError("{path}: could not be written ({reason}); {hint}", path=file, reason=error.strerror or error,
+                       hint=hint, code="disk-full" if error.errno in FULL else "not-written") from error

@@ -24,7 +24,7 @@ from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.model import Model
 from qkv.paths import is_gguf
-from qkv.spec import Spec, as_json, from_json
+from qkv.spec import Spec
 from qkv.tasks.special_tokens import default_special_tokens, load_special_tokens
 from qkv.tasks.types import SpecialTokens
 from qkv.tokenizers import tokenizer as text
@@ -55,8 +55,7 @@ def load_step(name: str | Path, step: int, *, device: str = "auto", dtype: str =
     found = {int(p.stem): p for at in places for p in Path(name, at).glob("*.safetensors") if p.stem.isdigit()}
     if step not in found:
         steps = ", ".join(map(str, sorted(found))) or Message("none")
-        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step,
-                       steps=steps)
+        raise QkvError("{name}: no weights were kept at step {step} (kept: {steps})", name=name, step=step, steps=steps)
     return load_dir(locate(name), device, dtype, run_weights.read_checkpoint(found[step])[0])
 
 
@@ -71,26 +70,25 @@ def load_dir(directory: Path, device: str, dtype: str, kept: Mapping[str, torch.
     )
     if kept:
         run_weights.fill_weights(core, kept)
+    choose_layers(core, dtype)
+    tokenizer = text.load(directory)
+    if tokenizer is not None:
+        tokenizer.fits(core.spec.vocabulary, core.spec.sources)
+    generation_config = read_json(directory / "generation_config.json", optional=True)
+    special = load_special_tokens(directory, config, tokenizer, core.spec)
+    pooling = sentence_transformers.read_pooling(directory)
+    made = Model(core, tokenizer, special, config, generation_config, pooling)
+    made.place = str(directory / "config.json")
+    return made
+
+
+def choose_layers(core: Transformer, dtype: str) -> None:
+    """Give a core whose weights are there the layers that compute fastest with them, of few bits where asked."""
     if dtype in quantise.KINDS:
         quantise.quantise(core, dtype)
         quantise.round_head(core)
     pack_weights(core)
     use_rows(core)
-    tokenizer = text.load(directory)
-    if tokenizer is not None:
-        check_tokenizer(directory, tokenizer, core.spec)
-    generation_config = read_json(directory / "generation_config.json", optional=True)
-    special = load_special_tokens(directory, config, tokenizer, core.spec)
-    pooling = sentence_transformers.read_pooling(directory)
-    return Model(core, tokenizer, special, config, generation_config, pooling)
-
-
-def check_tokenizer(directory: Path, tokenizer: Tokenizer, spec: Spec) -> None:
-    """QkvError where a directory's tokenizer gives ids that its model has no rows for."""
-    try:
-        tokenizer.fits(spec.vocabulary, spec.sources)
-    except QkvError as e:
-        raise QkvError("{path}: {e}", path=directory, e=e) from e
 
 
 def load_with_adapter(
@@ -118,11 +116,7 @@ def load_with_adapter(
         for key, tensor in whole.items():
             own[key].copy_(tensor)
     lora.merge(core)
-    if dtype in quantise.KINDS:
-        quantise.quantise(core, dtype)
-        quantise.round_head(core)
-    pack_weights(core.eval())
-    use_rows(core)
+    choose_layers(core.eval(), dtype)
     tokenizer = text.load(directory) or begun.tokenizer
     special = load_special_tokens(directory, config, tokenizer, core.spec)
     return Model(core, tokenizer, special, config, begun.generation_config, begun.pooling)
@@ -148,7 +142,6 @@ def build(
     spec: Spec, *, seed: int = 0, tokenizer: Tokenizer | None = None, special: SpecialTokens | None = None
 ) -> Model:
     """A new model of a spec with first weights drawn from `seed`, in train mode."""
-    spec = from_json(type(spec), as_json(spec))
     with torch.device("meta"):
         need = sum(p.nbytes for p in build_core(spec).parameters())
     model_dir.refuse_oversized(need, read_free_memory("cpu"))
@@ -173,8 +166,7 @@ def spec_of(name: str | Path | Model | Spec) -> Spec:
         known = [*model_dir.modules(), *(a for m in model_dir.modules().values() for a in getattr(m, "ALSO", ()))]
         family, size = str(name).split(":", 1)
         raise QkvError("{name}: there is no family {family!r} with a size {size!r}{hint} (families: {known})",
-                       name=name, family=family, hint=nearest(family, known), size=size,
-                       known=", ".join(known))
+                       name=name, family=family, hint=nearest(family, known), size=size, known=", ".join(known))
     if config is None:
         try:
             directory = locate(name, wanted=("config.json", peft.CONFIG))

@@ -51,6 +51,7 @@ class Model:
         check_special(self.special, self.spec)
         self.generation_config = generation_config or {}  # generation_config.json as it was loaded
         self.pooling = pooling  # how a sentence-transformers directory makes a vector of a text
+        self.place = "config.json"  # the file that says what it is
         self.base = ""  # the model that its adapters stand beside, where it has some
 
     @property

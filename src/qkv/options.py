@@ -4,7 +4,6 @@ A mistake is a QkvError that names the key, what was found, what was expected an
 """
 
 import dataclasses
-import math
 import numbers
 import os
 import re
@@ -19,6 +18,7 @@ from qkv.messages import Message
 
 Options = TypeVar("Options")
 SHORT_FLOAT = re.compile(r"[-+]?(?:\d+\.|\.\d+)(?:[eE][-+]?\d+)?")  # people write .1 and 1., TOML does not
+LARGEST = 3.4e38  # that fp32 holds
 AT_LEAST_ONE, NOT_NEGATIVE = Message("1 or more"), Message("0 or more")
 SHARE = Message("a share from 0 to 1")
 SHARE_BELOW_1 = Message("a share from 0 to below 1")
@@ -61,8 +61,11 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         QkvError: the value does not fit; the message names the field and what it takes.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    value = as_plain(value)
-    refuse_huge(value, name)
+    words = kind is str or args == (str, ...)
+    value = os.fspath(value) if words and isinstance(value, os.PathLike) else as_plain(value)
+    if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:  # neither torch nor TOML has it
+        raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
+                       bits=int(value).bit_length())
     shown = show_value(value)
     if origin is Literal:
         if isinstance(value, type(args[0])) and value in args:
@@ -76,15 +79,15 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
             return None
         return coerce(next(a for a in args if a is not type(None)), value, name)
     if origin is tuple:
-        if args == (str, ...) and isinstance(value, str):
+        if words and isinstance(value, str):
             return (value,) if value else ()
         if isinstance(value, list | tuple) and (args[-1] is ... or len(value) == len(args)):
             kinds = (args[0],) * len(value) if args[-1] is ... else args
             return tuple(coerce(k, v, name) for k, v in zip(kinds, value, strict=True))
-        some = '["a", "b"]' if args == (str, ...) else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
-        text = Message("text or ") if args == (str, ...) else Message()
-        raise QkvError("{name}: found {value}, expected {text}a list such as {some}", name=name, value=shown,
-                       text=text, some=some)
+        some = '["a", "b"]' if words else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
+        text = Message("text or ") if words else Message()
+        raise QkvError("{name}: found {value}, expected {text}a list such as {some}", name=name, text=text, some=some,
+                       value=show_value(list(value)) if isinstance(value, tuple) else shown)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -92,13 +95,6 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
                   bool: Message("true or false")}.get(kind, kind.__name__)
         raise QkvError("{name}: found {shown}, expected {wanted}", name=name, shown=shown, wanted=wanted)
     return value
-
-
-def refuse_huge(value: Any, name: str) -> None:
-    """QkvError for a whole number of more than 63 bits, which neither torch nor TOML knows."""
-    if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:
-        raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
-                       bits=int(value).bit_length())
 
 
 def validate(where: str, options: Any) -> None:
@@ -109,15 +105,8 @@ def validate(where: str, options: Any) -> None:
     """
     for key, kind in typing.get_type_hints(type(options)).items():
         value = getattr(options, key)
-        if typing.get_origin(kind) is tuple:
-            value = [path_as_text(one) for one in value] if isinstance(value, list | tuple) else path_as_text(value)
-            object.__setattr__(options, key, coerce(kind, value, f"{where}.{key}"))
-        elif kind is str:
-            object.__setattr__(options, key, coerce(kind, path_as_text(value), f"{where}.{key}"))
-        elif not isinstance(value, numbers.Integral | numbers.Real) or isinstance(value, bool):
-            coerce(kind, value, f"{where}.{key}")
-        else:  # of numpy's too
-            coerce(kind, int(value) if isinstance(value, numbers.Integral) else float(value), f"{where}.{key}")
+        if (found := coerce(kind, value, f"{where}.{key}")) != value:
+            object.__setattr__(options, key, found)
 
 
 def as_plain(value: Any) -> Any:
@@ -125,17 +114,17 @@ def as_plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not getattr(value, "shape", 1) else value
 
 
-def path_as_text(value: Any) -> Any:
-    """Turn a path into text; return anything else unchanged."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
 def check_range(where: str, options: Any, wanted: Message, fit: Callable[[float], bool], *keys: str) -> None:
-    """Check that the `keys` of `options` are finite numbers for which `fit` holds; `wanted` says so in words."""
+    """Check that the `keys` of `options` are numbers of fp32, or tuples of them, for which `fit` holds; None is none.
+
+    `wanted` says so in words.
+    """
     for key in keys:
         value, name = getattr(options, key), f"{where}.{key}" if where else key
-        if not (math.isfinite(value) and fit(value)):
-            raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=value, wanted=wanted)
+        each = value if isinstance(value, tuple) else () if value is None else (value,)
+        if not all(abs(n) < LARGEST and fit(n) for n in each):
+            found = list(value) if isinstance(value, tuple) else value
+            raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=found, wanted=wanted)
 
 
 def parse_assignments(words: typing.Iterable[str]) -> dict[str, Any]:

@@ -77,14 +77,11 @@ class Sampling(Adjustments):
             raise QkvError("temperature: found {temperature}, expected a finite number >= 0 (0: the likeliest)",
                            temperature=self.temperature)
         if self.top_k is not None and self.top_k < 1:
-            raise QkvError("top_k: found {top_k}, expected at least 1, or None for no limit",
-                           top_k=self.top_k)
+            raise QkvError("top_k: found {top_k}, expected at least 1, or None for no limit", top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise QkvError("top_p: found {top_p}, expected 0 < top_p <= 1, or None for no limit",
-                           top_p=self.top_p)
+            raise QkvError("top_p: found {top_p}, expected 0 < top_p <= 1, or None for no limit", top_p=self.top_p)
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise QkvError("min_p: found {min_p}, expected 0 <= min_p <= 1, or None for no limit",
-                           min_p=self.min_p)
+            raise QkvError("min_p: found {min_p}, expected 0 <= min_p <= 1, or None for no limit", min_p=self.min_p)
 
 
 def adjust(logits: Tensor, how: Adjustments, text: Tensor, written: Tensor, ends: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from qkv.messages import Message
 
 LAYERS, MOST = 1000, 4 * 10**8  # of layers, as of the deepest that was trained (Wang et al. 2022); of every other size
 Size = Annotated[int, Range(1, MOST)]
+Whole = Annotated[int, Range(0, MOST)]
+Number = Annotated[float, Range(0)]
 Dropout = Annotated[float, Range(0, 0.999)]
 
 
@@ -37,8 +39,8 @@ class Norm(Part):
     """
 
     kind: Literal["layer", "unbiased", "rms"] = "layer"
-    eps: float = 1e-5
-    offset: float = 0.0
+    eps: Number = 1e-5
+    offset: Number = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,20 @@ class Scaling(Part):
     """Rotary frequencies lowered, so that a model reads texts longer than its `trained` positions.
 
     linear (Chen et al. 2023) lowers all alike; dynamic raises the base as the text grows; wavelength and yarn (Peng et
-    al. 2023) lower only those that turn fewer than `fast` times over `trained`, and fully those below `slow`.
+    al. 2023) lower only those that turn fewer than `fast` times over `trained`, and fully those below `slow`; longrope
+    (Ding et al. 2024) divides each by a factor of its own, `long` in texts beyond `trained`, else `short`.
     `gain` multiplies cosine and sine; `whole` rounds yarn's bounds to whole frequencies.
     """
 
-    kind: Literal["linear", "dynamic", "wavelength", "yarn"]
-    factor: float
-    trained: int = 0
-    slow: float = 1.0
-    fast: float = 32.0
-    gain: float = 1.0
+    kind: Literal["linear", "dynamic", "wavelength", "yarn", "longrope"]
+    factor: Number = 1.0
+    trained: Whole = 0
+    slow: Number = 1.0
+    fast: Number = 32.0
+    gain: Number = 1.0
     whole: Literal["rounded", "exact"] = "rounded"
+    short: tuple[Number, ...] = ()
+    long: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Rotary(Part):
     """
 
     dim: Size
-    base: float = 10_000.0
+    base: Number = 10_000.0
     pairs: Literal["half", "interleaved"] = "half"
     scaling: Scaling | None = None
     axes: Literal[1, 2] = 1
@@ -87,7 +92,7 @@ class Table(Part):
     kind: Literal["learned", "sinusoid"]
     size: Size
     layout: Literal["half", "interleaved", "spanning"] = "interleaved"
-    offset: int = 0
+    offset: Whole = 0
     blanks: Literal["no", "counted"] = "no"
 
 
@@ -115,7 +120,7 @@ class Mask(Part):
 
     kind: Literal["full", "causal", "prefix", "memory"]
     window: Size | None = None
-    alibi_heads: int | None = None
+    alibi_heads: Whole | None = None
 
 
 @dataclass(frozen=True)
@@ -133,12 +138,12 @@ class Attention(Part):
     mask: Mask
     bias: bool = False
     out_bias: bool = False
-    scale: float | None = None
+    scale: Number | None = None
     rotary: Rotary | None = None
     dropout: Dropout = 0.0
     qk_norm: Norm | None = None
     qk_normed: Literal["by head", "together"] = "by head"
-    cap: float | None = None
+    cap: Number | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,9 +179,9 @@ class Latent(Part):
     rotary: Rotary
     norm: Norm
     bias: bool = False
-    scale: float | None = None
+    scale: Number | None = None
     dropout: Dropout = 0.0
-    cap: float | None = None
+    cap: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ class Experts(Part):
     expert: Ffn
     score: Literal["softmax", "sigmoid"] = "softmax"
     weights: Literal["sum to one", "as scored"] = "sum to one"
-    scale: float = 1.0
+    scale: Number = 1.0
     balance: Literal["none", "bias"] = "none"
     groups: Size = 1
     topk_groups: Size = 1
@@ -250,7 +255,7 @@ class Block(Part):
     residual: Literal["serial", "parallel", "deepnorm", "scaled", "none"] = "serial"
     dropout: Dropout = 0.0
     moe: Experts | None = None
-    residual_scale: float = 1.0
+    residual_scale: Number = 1.0
     norms: Literal["each", "one", "second"] = "each"
 
     def __post_init__(self) -> None:
@@ -275,12 +280,12 @@ class Stack(Part):
     width: Size
     blocks: tuple[Block, ...]
     positions: Table | None = None
-    embed_scale: float = 1.0
+    embed_scale: Number = 1.0
     embed_norm: Norm | None = None
     final_norm: Norm | None = None
     dropout: Dropout = 0.0
     context: Size | None = None
-    segments: int = 0
+    segments: Whole = 0
     relative: Relative | None = None
     embed_width: Size | None = None
 
@@ -309,9 +314,9 @@ class Head(Part):
 
     kind: Literal["tied", "untied"] = "tied"
     bias: bool = False
-    scale: float = 1.0
+    scale: Number = 1.0
     dense: Dense | None = None
-    cap: float | None = None
+    cap: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -333,7 +338,7 @@ class Init(Part):
     """
 
     kind: Literal["xavier", "normal"] = "normal"
-    std: float = 0.02
+    std: Number = 0.02
     depth_scaled: bool = False
 
 

@@ -107,6 +107,26 @@ def test_in_few_bits_they_are_no_further_from_the_truth(kind):
 
 
 @able
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("fault", ["", "turn"])
+def test_prompts_in_bf16_are_no_further_from_the_truth(name, fault, monkeypatch):
+    plain, twin = (core.to(torch.bfloat16) for core in build(**copy.deepcopy(CASES[name])))
+    row_layers.use_rows(twin)
+    ids = torch.randint(0, 50, (3, 9), generator=torch.Generator().manual_seed(1))
+    real = torch.arange(9) >= torch.tensor([[0], [4], [2]])
+    if fault:  # every row turned by the first one's angles
+        turn = row_ops.rotate
+        monkeypatch.setattr(row_ops, "rotate", lambda found, x, heads, size, by, **k: turn(
+            found, x, heads, size, tuple(t[:1].roll(1, 2) for t in by), **k))
+    with torch.inference_mode():
+        want, ours, open_ = (core(ids, Inputs(padding_mask=real), mode="prefill").logits[real]
+                             for core in (copy.deepcopy(plain).double(), twin, plain))
+    turned = fault and CASES[name].get("attn", {}).keys().isdisjoint(("rotary", "qk_norm"))
+    room = 1.25 * (open_ - want).square().mean().sqrt()
+    assert ((ours - want).square().mean().sqrt() > room) == bool(turned or (fault and name == "pairs"))
+
+
+@able
 def test_a_row_says_the_same_in_any_company():
     _, core = build()
     quantise.quantise(core, "int8")

@@ -64,6 +64,11 @@ def fitted(kernel: Kernel, q: Tensor, mask: Any) -> tuple[Tensor, Any]:
     return q[:, :, -1:], AttentionBias(None if mask.bias is None else mask.bias[:, :, -1:], causal=False)
 
 
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("kernel", kernels.KERNELS, ids=lambda k: k.__name__)
 def test_every_kernel_is_the_open_maths(kernel: Kernel) -> None:
@@ -163,6 +168,6 @@ def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(groups: int) -
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
         assert torch.equal(kernels.attend(q, k, v, hidden, at, step), kernels.sdpa(q, k, v, hidden, at, step))
-        got, exact = kernels.small_matmul(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
+        got, exact = kernels.in_blocks(*low, hidden, at, step), attend(*(t.float() for t in low), hidden, at, step)
         assert torch.equal(kernels.attend(*low, hidden, at, step), got)
         assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name

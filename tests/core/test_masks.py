@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reasons import find_reasons
 
 from qkv.core import masks
-from qkv.core.masks import REASONS, MaskContext, build_mask, find_reasons
+from qkv.core.masks import REASONS, MaskContext, build_mask
 from qkv.errors import QkvError
 from qkv.spec import Attention, Mask
 

@@ -116,6 +116,8 @@ def speed(s: Rotary, i: int, length: int) -> float:
         return plain
     if by.kind == "linear":
         return plain / by.factor
+    if by.kind == "longrope":
+        return plain / (by.long if length > by.trained else by.short)[i]
     turns = by.trained * plain / (2 * math.pi)
     if by.kind == "wavelength":
         stays = min(1.0, max(0.0, (turns - by.slow) / (by.fast - by.slow)))
@@ -132,7 +134,8 @@ def speed(s: Rotary, i: int, length: int) -> float:
 SCALINGS = [
     Scaling("linear", 4.0), Scaling("dynamic", 4.0, 64), Scaling("dynamic", 4.0, 4096),
     Scaling("wavelength", 8.0, 256, 1.0, 4.0), Scaling("yarn", 4.0, 256),
-    Scaling("yarn", 4.0, 256, whole="exact", gain=1.2),
+    Scaling("yarn", 4.0, 256, whole="exact", gain=1.2), *(
+        Scaling("longrope", 1.0, n, gain=1.2, short=tuple(range(1, 33)), long=tuple(range(2, 34))) for n in (300, 301)),
 ]  # fmt: skip
 
 

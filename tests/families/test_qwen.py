@@ -14,6 +14,7 @@ COMMON = {
     "vocab_size": 61, "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1, "num_hidden_layers": 3,
     "intermediate_size": 64, "max_position_embeddings": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+FACTORS = {"short_factor": [1 + i / 16 for i in range(16)], "long_factor": [1 + i / 2 for i in range(16)]}
 SCALINGS = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 2.0},
@@ -23,6 +24,8 @@ SCALINGS = {
     "yarn-exact": {"factor": 4.0, "original_max_position_embeddings": 24, "truncate": False, "beta_slow": 2.0},
     "yarn-mscale": {"factor": 40.0, "original_max_position_embeddings": 24, "mscale": 0.7, "mscale_all_dim": 1.2},
     "yarn-ratio": {"factor": None, "original_max_position_embeddings": 24},
+    "longrope": {"original_max_position_embeddings": 24, **FACTORS},
+    "longrope-gain": {"original_max_position_embeddings": 24, "attention_factor": 1.3, **FACTORS},
 }
 
 
@@ -53,6 +56,25 @@ def test_scaled_rotary_positions_equal_transformers_beyond_training(name, tmp_pa
     rope = {"rope_type": name.partition("-")[0], "rope_theta": 500.0, **SCALINGS[name]}
     # angles are rounded speeds times positions up to 120
     assert gap(drawn("Llama", rope_parameters=rope), tmp_path, 120) <= 5e-5
+
+
+@pytest.mark.parametrize("length", [24, 25, 120])
+def test_longrope_equals_transformers_on_both_sides_of_training(length, tmp_path):
+    rope = {"rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 24,
+            "partial_rotary_factor": 0.75, **{key: each[:12] for key, each in FACTORS.items()}}
+    more = {"rope_parameters": rope, "original_max_position_embeddings": 24}
+    assert gap(drawn("Phi3", **more), tmp_path, length) <= 5e-5
+
+
+def test_a_longrope_text_is_written_up_to_where_the_factors_change(tmp_path):
+    model = drawn("Llama", rope_parameters={"rope_type": "longrope", "rope_theta": 500.0, **SCALINGS["longrope"]})
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(3, 23)[None]
+    want = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)[0, 20:].tolist()
+    got = hub.load(tmp_path)
+    assert got.generate(ids[0].tolist(), max_new_tokens=50, min_new_tokens=5).tokens == want
+    with pytest.raises(QkvError, match=r"25.*24"):
+        got.generate([3] * 25)
 
 
 @pytest.mark.parametrize("name", [n for n in SCALINGS if "gain" not in n])
@@ -131,7 +153,7 @@ def test_a_bare_model_loads(tmp_path):
 
 
 @pytest.mark.parametrize(("family", "change", "says"), [
-    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "default, linear, dynamic, llama3, yarn"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "short_factor"),
     ("llama", {"rope_scaling": {"type": "linear"}}, "'factor' is missing"),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [8, 8]}}, "mrope_section"),
     ("llama", {"partial_rotary_factor": 0.5}, "turns whole heads"),

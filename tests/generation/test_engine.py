@@ -65,7 +65,7 @@ ALIKE = [[7, 9, 11], [7, 5], [7, 52, 4, 60], [9, 3, 7, 31, 32]]
 def test_rows_that_are_copied_together_write_what_they_write_alone(name, monkeypatch):
     core, options, sizes = model(name), ask(name, eos=()), list[int]()
     join = Paged.join_slots
-    monkeypatch.setattr(Paged, "join_slots", lambda self: sizes.append(len(self.rows)) or join(self))
+    monkeypatch.setattr(Paged, "join_slots", lambda self: sizes.append(len(self.texts)) or join(self))
     engine = Engine(core, Settings(page_size=2))
     engine.passes.gather = True
     handles = [engine.submit(prompt, options) for prompt in ALIKE]
@@ -172,7 +172,9 @@ def test_others_write_on_while_a_long_prompt_is_read_in_pieces():
     engine.step()
     engine.submit(list(range(30)), ask("gqa"))
     for n in range(2, 6):
+        before = engine.passes.count
         engine.step()
+        assert engine.passes.count == before + 1  # the weights are read once for both
         assert len(first.sequence.tokens) == n
         assert engine.scheduler.running[1].rows[0].table.length == 4 * (n - 1)
 

@@ -4,9 +4,10 @@
 import pytest
 import torch
 from support import zoo
+from support.reasons import find_reasons
 
 from qkv.core.cache import Static
-from qkv.core.masks import REASONS, MaskContext, find_reasons
+from qkv.core.masks import REASONS, MaskContext
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.generation.engine import generate

@@ -305,7 +305,7 @@ def test_patterns_rebuilt_while_fast_kernels_run_hold_for_every_model(name: str)
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["relative", "mixed", "latent", "stretched", "blanks", "experts"])
 def test_patterns_hold_over_a_prefill_and_decoding(name: str) -> None:
-    core, ids, given, cache = zoo.made(zoo.ALL[name]()), zoo.words(2, 9), Inputs(), Static(5)
+    core, ids, given, cache = zoo.made(zoo.ALL[name]()), zoo.words(2, 9), Inputs(), Static(6)
     if core.spec.encoder:
         given = Inputs(memory=core.encode(ids))
     save = ["decoder.*"] if core.spec.encoder else ["*"]

@@ -180,6 +180,17 @@ def test_a_very_large_grid_shows_its_end_and_says_so(monkeypatch: pytest.MonkeyP
     assert bare.get_title(loc="left") == "title", "no Chinese font is installed"
 
 
+def test_a_chinese_font_is_found_that_matplotlib_did_not_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = pytest.importorskip("matplotlib.font_manager").fontManager
+    if not (known := figure.find_chinese()):
+        pytest.skip("no Chinese font is installed")
+    files = {f.fname for f in manager.ttflist if f.name in figure.CJK}
+    monkeypatch.setattr(manager, "ttflist", [f for f in manager.ttflist if f.fname not in files])
+    figure.read_new_fonts.cache_clear()
+    assert figure.find_chinese() == known
+    figure.read_new_fonts.cache_clear()
+
+
 def test_without_matplotlib_the_error_says_what_to_install(
     found: dict[str, Drawn], monkeypatch: pytest.MonkeyPatch
 ) -> None:

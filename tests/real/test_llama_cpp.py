@@ -22,6 +22,8 @@ def test_llama_cpp_computes_the_same_logits(name, tmp_path):
     context = "n_positions" if name == "gpt2" else "max_position_embeddings"
     core = build({**CONFIGS[name], "vocab_size": 1000, context: 160}).core
     model, ids = Model(core, of.tokenizer, of.special), list(range(3, 150))
+    if name == "phi3":  # it looks for tokens of Phi-3's own
+        model = Model(core)
     model.save(tmp_path / "m.gguf", dtype=torch.float32)
     theirs = open_theirs(tmp_path / "m.gguf", logits_all=True)
     theirs.eval(ids)

@@ -37,7 +37,7 @@ def test_folded_equals_core_bit_for_bit(name: str, mode: Any) -> None:
     with torch.set_grad_enabled(mode in (None, "train")):
         assert torch.equal(zoo.run(model, ids, **run), zoo.run(core, ids, **run))
     if mode != "train" and hasattr(core, "decoder"):
-        caches, run = [Static(5), Static(5)], {"mode": "prefill" if mode == "prefill" else "decode"}
+        caches, run = [Static(6), Static(6)], {"mode": "prefill" if mode == "prefill" else "decode"}
         for part in (ids[:, :5], ids[:, 5:6], ids[:, 6:]):
             with torch.set_grad_enabled(mode is None):
                 both = [zoo.run(m, part, cache=c, **run) for m, c in zip((model, core), caches, strict=True)]
@@ -60,7 +60,7 @@ def test_two_axes_of_positions_fold_into_one_rotation_that_is_used_twice() -> No
     model = build(text)
     model.load_state_dict(core.state_dict(), strict=True)
     assert torch.equal(zoo.run(model, ids), zoo.run(core, ids))
-    assert "replace" not in text
+    assert "replace(" not in text.replace("._replace(", "")  # of tuples, which the kernels use
 
 
 @pytest.mark.parametrize("mode", [None, "train"])
@@ -146,7 +146,7 @@ def test_long_rotaries_have_a_name() -> None:
     assert 'ROTARY3 = Rotary(32, scaling=Scaling("wavelength", 8.0, 8, fast=4.0))\n' in text
     assert "step.angles[ROTARY3])" in text
     assert text.count('Scaling("wavelength"') == 1
-    assert text.count("def rotate") == 1  # the layers turn by different angles, but in the same way
+    assert text.count("def rotate") == 2  # the layers turn by different angles, and the last turns a part of each head
 
 
 def test_one_class_per_distinct_block() -> None:

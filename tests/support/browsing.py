@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from qkv.explore.question import RecentRuns
-
 WEB = Path(__file__).parents[2] / "web"
 
 
@@ -33,14 +31,14 @@ def browsed(program: str, *words: str, timeout: int = 1700) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def wrong(numbers: list[dict[str, Any]], shelf: RecentRuns) -> list[str]:
-    """The numbers that their own lines do not give."""
+def wrong(numbers: list[dict[str, Any]], shelf: Any, rough: float = 1e-4) -> list[str]:
+    """The numbers that their own lines do not give; `rough` is a share, and a hundredth of it near nought."""
     bad: list[str] = []
     scopes = {run: shelf.get(run).scope for run in {n["run"] for n in numbers}}
     for n in numbers:
         try:
             said, made = float(n["value"]), float(eval(n["line"], dict(scopes[n["run"]])))  # noqa: S307
-            fits = said == made or math.isclose(said, made, rel_tol=1e-4, abs_tol=1e-6)
+            fits = said == made or math.isclose(said, made, rel_tol=rough, abs_tol=rough / 100)
         except Exception as error:  # whatever a line raises is its fault
             made, fits = error, False
         if not fits:

@@ -149,12 +149,14 @@ def carried() -> Spec:
 def stretched() -> Spec:
     """A decoder whose rotary angles are slowed in a way of its own in every layer, q and k normed by head."""
     def block(scaling: Scaling) -> Block:
-        attn = Attention(4, 2, 32, Mask("causal"), rotary=Rotary(32, scaling=scaling), qk_norm=Norm("rms", 1e-6))
+        attn = Attention(4, 2, 32, Mask("causal"), rotary=Rotary(2 * len(scaling.short) or 32, scaling=scaling),
+                         qk_norm=Norm("rms", 1e-6))
         return Block(attn, Ffn(80, "silu", gated=True), norm_in=Norm("rms", 1e-6), norm_out=Norm("rms", 1e-6))
 
     kinds = (
         Scaling("linear", 4.0), Scaling("dynamic", 4.0, 64), Scaling("wavelength", 8.0, 8, 1.0, 4.0),
         Scaling("yarn", 4.0, 16, gain=1.1), Scaling("yarn", 4.0, 16, 1.0, 2.0, whole="exact"),
+        Scaling("longrope", trained=4096, gain=1.1, short=(1.0, 2.0), long=(2.0, 3.0)),
     )  # fmt: skip
     return Spec(97, Stack(48, tuple(map(block, kinds)), final_norm=Norm("rms", 1e-6)), head=Head("untied"))
 

@@ -87,21 +87,22 @@ def test_each_token_lists_the_likeliest_ids(name, engine):
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_of_several_prompts_one_with_broken_logits_ends_and_others_go_on(engine):
+@pytest.mark.parametrize("beam", [1, 3])
+def test_of_several_prompts_one_with_broken_logits_ends_and_others_go_on(engine, beam):
     core = zoo.made(zoo.gqa()).double().requires_grad_(False)
     core.embed.weight[50] = float("nan")
     made = qkv.Model(core)
     given = {"engine": made.engine(tokens=256)} if engine else {}
-    first, broken, last = made.generate([[5, 6], [5, 50, 6], [8]], max_new_tokens=6, **given)
+    first, broken, last = made.generate([[5, 6], [5, 50, 6], [8]], max_new_tokens=6, beam=beam, **given)
     assert (broken.finish_reason, broken.tokens) == ("error", [])
     assert broken.error
     assert broken.error.code == "logits-not-finite"
     for row, prompt in ((first, [5, 6]), (last, [8])):
         assert row.error is None
-        assert row.tokens == made.generate(prompt, max_new_tokens=6).tokens
+        assert row.tokens == made.generate(prompt, max_new_tokens=6, beam=beam).tokens
     for all_broken in ([5, 50], [[5, 50], [50]]):
         with pytest.raises(QkvError) as error:
-            made.generate(all_broken, max_new_tokens=6, **given)
+            made.generate(all_broken, max_new_tokens=6, beam=beam, **given)
         assert error.value.code == "logits-not-finite"
     if engine:
         assert free_of_all(given["engine"])

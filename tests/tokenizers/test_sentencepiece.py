@@ -223,3 +223,29 @@ def test_plain_pieces_and_scores_make_a_tokenizer() -> None:
     text = "Once upon a time, there was a little girl named Lily. 你"
     assert t.decode(t.encode(text)) == text
     assert t.encode("Once upon a time")[:4] == [403, 407, 261, 378]
+
+
+@pytest.mark.parametrize("stated", ["class", "model type"])
+def test_m2m_100_numbers_pieces_by_a_file_and_languages_behind_it(stated: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(trained(GERMAN, model_type="bpe", vocab_size=90))
+    pieces = spm.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
+    named = [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size())]
+    ids = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *reversed(named)])}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    oracle = transformers.M2M100Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "sentencepiece.bpe.model"))
+    languages = list(oracle.lang_token_to_id)
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": languages}))
+    name, said = ("tokenizer_config", {"tokenizer_class": "M2M100Tokenizer"}) if stated == "class" else (
+        "config", {"model_type": "m2m_100", "vocab_size": len(ids) + 108})
+    (tmp_path / f"{name}.json").write_text(json.dumps(said))
+    ours = load(tmp_path)
+    assert ours is not None
+    assert {t: ours.id(t) for t in languages} == oracle.lang_token_to_id
+    for text in [*GERMAN[:4], *ENGLISH[:4], *(t for t in HARD if "unk" not in t)]:
+        assert ours.encode(text) == oracle(text).input_ids, text  # __en__ before it, </s> behind
+    assert ours.decode(ours.encode(GERMAN[0])) == GERMAN[0]
+    del ids["</s>"]
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(QkvError, match="no token </s>"):
+        load(tmp_path)

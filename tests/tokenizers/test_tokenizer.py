@@ -74,8 +74,9 @@ def test_a_panic_of_the_backend_is_an_error_for_people() -> None:
         raise panic("boom")
     with pytest.raises(KeyboardInterrupt), backends.guard_panics(Message("cannot read")):
         raise KeyboardInterrupt
-    with pytest.raises(QkvError, match="half of a character"):
-        fallback().encode("\ud800")
+    for encode in (fallback().encode, lambda text: fallback().encode_parts([(text, False)])):
+        with pytest.raises(QkvError, match="half of a character"):
+            encode("\ud800")
 
 
 def test_ids_without_a_token() -> None:

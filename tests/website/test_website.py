@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import browsing
-from website import course, learning, links, notebooks, questions, repository
+from website import course, learning, links, notebooks, offline, questions, repository
 from website.pages import LANGS, SITE, Site
 from website.widgets import Widgets
 
@@ -123,7 +123,7 @@ def test_the_recorded_run_is_whole_and_small() -> None:
     for one in found["steps"]:
         assert len(one["said"]) == len(found["texts"])
         assert len(one["looks"]) == len(one["written"])
-        for row in one["looks"]:
+        for row in [*one["looks"], *(row for layer in one["heads"] for row in layer)]:
             assert len(row) == len(found["read"])
             assert abs(sum(row) - 100) <= len(row) / 2  # each is rounded
     assert found["steps"][-1]["loss"] < found["steps"][1]["loss"] / 3
@@ -207,6 +207,60 @@ def test_a_broken_link_is_found(fault: str, tmp_path: Path) -> None:
     assert [FAULTS[fault] in line for line in links.check_site(tmp_path)] == [True]
 
 
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes the table of moved addresses and the list of promised ones."""
+
+    def write(moved: str, promised: str) -> None:
+        for name, text in (("MOVED", f"[moved]\n{moved}"), ("ADDRESSES", promised)):
+            path = tmp_path / f"{name.lower()}.toml"
+            path.write_text(text, encoding="utf-8")
+            monkeypatch.setattr(offline, name, path)
+
+    return write
+
+
+def test_an_address_that_is_gone_must_have_moved(tables: Any) -> None:
+    there = {"questions.html", "questions.html#q-1", "labs/new.html"}
+    tables("", "questions.html questions.html#q-1")
+    assert list(offline.find_gone(there)) == []
+    tables("", "labs/old.html questions.html#q-2")
+    assert [line.split(":")[0] for line in offline.find_gone(there)] == ["labs/old.html", "questions.html#q-2"]
+    tables('"labs/old.html" = "labs/new.html"', "labs/old.html")
+    assert list(offline.find_gone(there)) == []
+    tables('"labs/old.html" = "labs/newer.html"', "labs/old.html")
+    assert ["labs/newer.html" in line for line in offline.find_gone(there)] == [True]
+
+
+def test_a_moved_page_leads_on_and_every_file_has_its_hash(tables: Any, tmp_path: Path) -> None:
+    tables('"labs/old.html" = "labs/new.html#there"', "")
+    folder = tmp_path / "site"
+    for name in ("index.html", "en/index.html", "assets/inside/demo-1.html", "assets/lunr/min/lunr.ar.min.js"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name, encoding="utf-8")
+    offline.finish_site(folder)
+    for page in ("labs/old.html", "en/labs/old.html"):
+        assert "url=../labs/new.html?from=labs/old.html#there" in (folder / page).read_text(encoding="utf-8")
+    listed = json.loads((folder / "files.json").read_text(encoding="utf-8"))
+    assert {path: said.get("lang") for path, said in listed.items()} == {
+        "index.html": "zh", "en/index.html": "en", "404.html": "zh", "labs/old.html": "zh", "en/labs/old.html": "en",
+        "assets/inside/demo-1.html": None, "assets/lunr/min/lunr.ar.min.js": None, "assets/moved.json": None,
+    }  # fmt: skip
+    first = (folder / "sw.js").read_text(encoding="utf-8")
+    (folder / "index.html").write_text("another", encoding="utf-8")
+    offline.finish_site(folder)
+    assert (folder / "sw.js").read_text(encoding="utf-8") != first  # browsers see that there is a new build
+
+
+def test_promised_addresses_are_those_of_what_there_is() -> None:
+    """Without building: pages and questions in the list, those of the repository, neither more nor fewer."""
+    promised = {a for a in offline.ADDRESSES.read_text(encoding="utf-8").split() if a not in offline.read_moved()}
+    assert {f"labs/{name}.html" for name in labs.list_names()} <= promised
+    assert {f"course/{name}.html" for name in CHAPTERS} <= promised
+    asked = {f"questions.html#q-{one.number}" for one in questions.read_questions()}
+    assert asked == {a for a in promised if a.startswith("questions.html#q-")}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("material") is None:
@@ -250,3 +304,19 @@ def test_the_site_in_a_real_browser(built: Path, address: str) -> None:
     assert max(found["heights"].values()) <= 1800  # two screens
     assert all(one["answers"] >= 45 for one in found["questions"])
     assert all(found["search"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_without_a_network_and_by_old_links(built: Path) -> None:
+    found = browsing.browsed("offline.mjs", str(built))
+    assert found["asked"] < 200  # one language, without recorded pages
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_on_a_phone(built: Path) -> None:
+    found = browsing.browsed("phone.mjs", str(built))
+    assert found["first"]["bytes"] <= 400_000
+    assert found["with_model"] <= 3_000_000
+    assert found["again"]["bytes"] == 0  # all of it was kept

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import build, links
+from . import links, offline
 from .pages import ROOT
 
 
@@ -17,11 +17,18 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "site")
     parser.add_argument("--live", type=Path, help="folder with qkv-live.js and models/, the core in the browser")
     parser.add_argument("--url", default="", help="where the site will be, for the notebooks' way back to it")
+    parser.add_argument("--addresses", action="store_true", help="promise every address of today's pages for good")
     asked = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # three processes build; torch's threads would wait for one another
+    from . import build
+
     began, folder = time.monotonic(), asked.folder.resolve()
     with tempfile.TemporaryDirectory() as aside:
         build.build_site(Path(aside), folder, asked.live, asked.url)
-    bad = links.check_site(folder)
+    there = links.list_addresses(folder)
+    if asked.addresses:
+        offline.keep_addresses(there)
+    bad = [*links.check_site(folder), *offline.find_gone(there)]
     for line in bad:
         print("broken:", line, file=sys.stderr)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

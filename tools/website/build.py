@@ -12,28 +12,30 @@ from typing import Any
 
 from qkv import cli
 
-from . import course, notebooks, questions, repository, teachers
+from . import course, notebooks, offline, questions, repository, teachers
 from .figures import Drawing
 from .pages import LANGS, ROOT, SITE, Site
 from .widgets import Widgets
 
 WEB = ROOT / "web"
-MODELS = ("demo", "demo-lm", "demo-moe")  # those that the chapters run in the browser
+MODELS = ("demo", "demo-lm", "demo-bert", "demo-moe")  # those that chapters and labs run in the browser
 
 
 def build_site(aside: Path, folder: Path, live: Path | None, url: str) -> None:
     """Both languages side by side, then what they share; `folder` is replaced as a whole at the end."""
-    made, assets = aside / "made", aside / "assets"
+    assets = aside / "assets"
     if live:
         shutil.copytree(live, assets)
     there = live is not None or build_live(assets)
     with ProcessPoolExecutor(len(LANGS), get_context("spawn")) as pool:
-        jobs = [pool.submit(build_language, lang, aside, made, there) for lang in LANGS]
+        jobs = [pool.submit(build_language, lang, aside, there) for lang in LANGS]
         questions.record_pages(assets / "inside")
         notebooks.write_notebooks(assets / "notebooks", url)
-        for job in jobs:
-            job.result()
+        made, *others = (job.result() for job in jobs)
+    for lang, built in zip(LANGS[1:], others, strict=True):
+        shutil.move(built, made / lang)
     shutil.copytree(assets, made / "assets", dirs_exist_ok=True)
+    offline.finish_site(made)
     if folder.exists():
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -53,14 +55,15 @@ def build_live(folder: Path) -> bool:
     return True
 
 
-def build_language(lang: str, aside: Path, made: Path, live: bool) -> None:
-    """The Markdown of one language, and MkDocs over it."""
+def build_language(lang: str, aside: Path, live: bool) -> Path:
+    """The Markdown of one language, and MkDocs over it, in a folder of its own: MkDocs empties it first."""
     site = Site(lang, aside / lang, aside / "assets")
     nav = write_pages(site)
     for path in (SITE / "assets").iterdir():
         (site.source / "assets").mkdir(exist_ok=True)
         shutil.copy2(path, site.source / "assets" / path.name)
-    run_mkdocs(site, nav, made if lang == "zh" else made / "en", aside, live)
+    run_mkdocs(site, nav, aside / f"made-{lang}", aside, live)
+    return aside / f"made-{lang}"
 
 
 def write_pages(site: Site, *, files: bool = True) -> list[Any]:

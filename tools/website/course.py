@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,16 @@ def find_title(site: Site, name: str) -> str:
     return re.search(r"^# (.+)$", text, re.M)[1]  # type: ignore[index]
 
 
-def name_labs(site: Site, name: str) -> list[str]:
+@cache
+def name_labs(lang: str, name: str) -> list[str]:
     """The labs that a chapter rests on, as its template names them."""
-    text = (SITE / site.lang / "course" / f"{name}.md").read_text(encoding="utf-8")
-    return [word for word in dict.fromkeys(re.findall(r'"([a-z-]+)"', text)) if word in labs.list_names()]
+    every = labs.list_names()
+    text = (SITE / lang / "course" / f"{name}.md").read_text(encoding="utf-8")
+    return [word for word in dict.fromkeys(re.findall(r'"([a-z-]+)"', text)) if word in every]
 
 
 def mention_labs(site: Site, mentions: dict[str, list[tuple[str, str]]]) -> None:
     """Add to each lab the chapters that rest on it."""
     for name in list_chapters():
-        for lab in name_labs(site, name):
+        for lab in name_labs(site.lang, name):
             mentions.setdefault(lab, []).append((find_title(site, name), f"course/{name}.md"))

@@ -48,6 +48,7 @@ def save_files(forms: Sequence[Form], folder: Path, name: str) -> None:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "qkv", "font.family": fonts}):
         drawn = figure.draw(list(forms))
         drawn.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        drawn.set_layout_engine("none")  # as laid out for the first file
         drawn.savefig(folder / f"{name}.png", dpi=figure.DPI, metadata={"Software": None})
 
 

@@ -1,10 +1,12 @@
 """Whether every link, picture and anchor of the built site is there, and nothing is fetched from elsewhere."""
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+QUESTION = re.compile(r"q-\d+")
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -33,6 +35,19 @@ def check_site(folder: Path) -> list[str]:
              if not path.is_relative_to(recorded)}
     return [line for path, page in pages.items() if path.name != "404.html"
             for line in check_page(folder, path, page, pages)]
+
+
+def list_addresses(folder: Path) -> set[str]:
+    """The addresses that are meant to stay: each page, question and figure, without the language."""
+    figures = {path.stem for path in (folder / "assets" / "figures" / "zh").glob("*.svg")}
+    found = set[str]()
+    for path in folder.rglob("*.html"):
+        name = path.relative_to(folder).as_posix()
+        text = path.read_text(encoding="utf-8")
+        if name.startswith(("en/", "assets/")) or name == "404.html" or 'http-equiv="refresh"' in text:
+            continue
+        found |= {name, *(f"{name}#{one}" for one in Reader(text).anchors if one in figures or QUESTION.fullmatch(one))}
+    return found
 
 
 def check_page(folder: Path, path: Path, page: Reader, pages: dict[Path, Reader]) -> Iterator[str]:

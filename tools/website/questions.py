@@ -158,7 +158,7 @@ def write_answer(site: Site, place: str, asked: Asked, every: list[tuple[str, st
 def list_explaining(site: Site, asked: Asked) -> list[str]:
     """The chapter that explains: the first that rests on the same lab, else the one on what the command shows."""
     if asked.lab:
-        return [name for name in list_chapters() if asked.lab in name_labs(site, name)][:1]
+        return [name for name in list_chapters() if asked.lab in name_labs(site.lang, name)][:1]
     return [CHAPTERS[word] for word in [*reversed(asked.words), *list_panels(asked)] if word in CHAPTERS][:1]
 
 

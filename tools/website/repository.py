@@ -14,6 +14,7 @@ from qkv.labs.lab import VERDICTS, Lab, Result, Runs, from_json
 
 from .figures import Drawing, cite, render, save_files
 from .pages import ROOT, Site
+from .rerun import write_rerun
 from .widgets import MARK
 
 FIRST = ("README", "docs/usage", "docs/training", "docs/families", "src/qkv/families/README")  # then the others
@@ -81,6 +82,7 @@ def write_lab(
         *(f"**{h}{site.say('：', ':')}** {t}\n" for h, t in lab_page.describe(lab, site.lang)[1:]),
         f'<div id="{drawing.name}">{render(forms, claim)}{cite(site, place, drawing)}</div>', "",
         *write_numbers(site, lab, result),
+        *write_rerun(site, place, lab, result),
         *list_mentions(site, place, mentions),
     ]
     site.write(place, "\n".join(parts), description=claim)

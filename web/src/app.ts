@@ -55,6 +55,7 @@ export class QApp extends LitElement {
   }
 
   private async begin(): Promise<void> {
+    const named = !this.only && location.hash.includes("panel=");
     try {
       this.selection = this.only ? { ...START, panel: this.only, ...this.begins } : { ...this.selection, ...(location.hash ? {} : this.begins) };
       this.about = await this.known();
@@ -64,6 +65,9 @@ export class QApp extends LitElement {
       }
       if (this.selection.run) await this.open(this.selection, true);
       else await this.ask(this.selection.ask ?? this.about.recorded?.[0] ?? this.about.first ?? { text: this.about.examples[0] ?? "" }, true);
+      await this.updateComplete;
+      const tabs = named ? this.querySelector(".tabs") : null; // a link to a panel shows it, below the text on a phone too
+      if (tabs && tabs.getBoundingClientRect().top > innerHeight / 2) tabs.scrollIntoView();
     } catch (error) {
       this.failed(error);
     }

@@ -9,7 +9,7 @@ import { address, browser, faults, origin, reported, rest } from "./browser.mjs"
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const [pictures] = rest;
 const KINDS = [ // a page of every kind, and the chapters whose widgets differ
-  "index", "course/index", "course/01_token", "course/06_heads", "course/10_words", "course/11_training", "questions", "labs/index", "labs/order-blind", "misconceptions", "docs/usage", "benchmarks/index", "teachers",
+  "index", "course/index", "course/01_token", "course/06_heads", "course/10_words", "course/11_training", "questions", "labs/index", "labs/wo-sum", "misconceptions", "docs/usage", "benchmarks/index", "teachers",
 ];
 const SCREEN = 900; // px of height; a chapter is to take two at most
 const serious = (found) => found.violations.filter((v) => ["serious", "critical"].includes(v.impact));

@@ -134,10 +134,8 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     """A compiled library, with PyTorch's OpenMP to run it on several threads."""
     opened, address, whole = ctypes.CDLL(str(path)), ctypes.c_void_p, ctypes.c_int64
     opened.qkv_run.argtypes = (address, whole, address, address, whole)
-    opened.qkv_attend.argtypes = (address, address, address, whole)
-    for name in ("qkv_norm", "qkv_rotate", "qkv_gate"):
-        function = getattr(opened, name)
-        function.argtypes, function.restype = (address,), None
+    for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate"):
+        getattr(opened, name).argtypes = (address, address, address, whole)
     try:  # a runtime of its own would fight with PyTorch's over the cores
         loaded = ctypes.CDLL(None)
         fork, number = (ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value

@@ -1,7 +1,7 @@
 """Attention, feed-forward networks and norms that run by the compiled kernels where few rows are read on a CPU.
 
 `use_rows` changes the classes of a core's modules from outside, by what they are; weights, names and checkpoints stay.
-A pass over more than one token a row, that somebody listens to, or that learns runs as the core has it.
+A pass that somebody listens to, that learns, or in fp32 over more than one token a row runs as the core has it.
 """
 
 import torch
@@ -35,78 +35,81 @@ class RowNorm(Norm):
 
 
 class RowFfn(Ffn):
-    """Gate and up in one product, and the activation in one pass."""
+    """Gate and up in one product where few rows are read, and the activation in one pass."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        s = self.spec
-        found = find_kernels(x, step, s.dropout) if x.shape[1] == 1 else None
-        matrices = found and list_matrices(x, (self.gate, self.up) if s.gated else (self.up,))
-        if not found or not matrices:
+        s, found = self.spec, find_kernels(x, step, self.spec.dropout)
+        if not found:
             return super().forward(x, step)
-        both = row_products.multiply_together(found, x, matrices)  # B T 2F
-        return self.down(row_ops.gate(found, both, s.activation, gated=s.gated))  # B T D
+        layers = (self.gate, self.up) if s.gated else (self.up,)
+        if matrices := list_matrices(x, layers):
+            both = row_products.multiply_together(found, x, matrices)  # B T F
+        else:
+            both = [layer(x) for layer in layers]  # B T F
+        return self.down(row_ops.gate(found, both[0], both[1] if s.gated else None, s.activation))  # B T D
 
 
 class RowAttention(Attention):
-    """Queries, keys and values in one product, and each row's query to its keys in one pass."""
+    """Queries, keys and values in one product where few rows are read, and each row's query to its keys in one pass."""
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        s = self.spec
-        found = find_kernels(x, step, s.dropout) if x.shape[1] == 1 else None
-        matrices = found and list_matrices(x, (self.q, self.k, self.v))
-        if not found or not matrices:
+        s, found = self.spec, find_kernels(x, step, self.spec.dropout)
+        if not found:
             return super().forward(x, step)
-        all_three = row_products.multiply_together(found, x, matrices)[:, 0]  # B (H+2G)K
-        q, k, v = self.split_heads(found, all_three, step)
+        if matrices := list_matrices(x, (self.q, self.k, self.v)):
+            parts = row_products.multiply_together(found, x, matrices)  # B T HK, B T GK, B T GK
+            turned = ((parts[0], s.heads + s.groups),)  # keys stand behind queries
+        else:
+            parts = self.q(x), self.k(x), self.v(x)  # B T HK, B T GK, B T GK
+            turned = (parts[0], s.heads), (parts[1], s.groups)
+        if s.rotary and not s.qk_norm:
+            for part, heads in turned:
+                row_ops.rotate(found, part, heads, s.head_dim, step.angles[s.rotary],
+                               neighbours=s.rotary.pairs != "half")
+        q, k, v = (part.view(*x.shape[:2], -1, s.head_dim).transpose(1, 2) for part in parts)
+        if s.qk_norm:  # by head: `fits` takes no other
+            q, k = self.q_norm(q), self.k_norm(k)
+        if s.rotary and s.qk_norm:
+            q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
         k, v = step.cache.append(self.layer, k, v)
         mask = step.mask[s.mask]
-        if step.attend is kernels.attend and k.stride(3) == v.stride(3) == 1:
+        if x.shape[1] == 1 and step.attend is kernels.attend and k.stride(3) == v.stride(3) == 1:
             z = row_ops.attend(found, q, k, v, scale=self.scale, cap=s.cap or 0.0, bias=mask.bias)[:, None]
         else:
             z = step.attend(q, k, v, mask, self, step).transpose(1, 2).flatten(2)
         return self.out(z)  # B T D
 
-    def split_heads(self, found: Library, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, H or G, 1, K] of their joined rows, turned by their positions."""
-        s, (rows, width) = self.spec, x.shape
-        heads = [x.as_strided((rows, n, 1, s.head_dim), (width, s.head_dim, width, 1), at * s.head_dim)
-                 for n, at in ((s.heads, 0), (s.groups, s.heads), (s.groups, s.heads + s.groups))]
-        q, k, v = heads
-        if s.qk_norm:  # by head: `fits` takes no other
-            q, k = self.q_norm(q), self.k_norm(k)
-        if s.rotary and s.qk_norm:
-            q, k = rotate(q, step.angles[s.rotary], s.rotary), rotate(k, step.angles[s.rotary], s.rotary)
-        elif s.rotary:
-            turn = step.angles[s.rotary]
-            row_ops.rotate(found, x, s.heads + s.groups, s.head_dim, turn, neighbours=s.rotary.pairs != "half")
-        return q, k, v
-
 
 def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
-    """The kernels, where a pass of x [B, T, D] is one for them: few rows, nobody listens, nothing is dropped."""
-    plain = step.tap is pass_through and (dropout == 0.0 or step.drop is no_dropout) and is_plain(x)
+    """The kernels, where a pass of x [B, T, D] is one for them: nobody listens, nothing is dropped.
+
+    In fp32 of single tokens alone; in bf16 PyTorch makes many passes of what is one here.
+    """
+    few = x.shape[1] == 1 or x.dtype == torch.bfloat16
+    plain = few and step.tap is pass_through and (dropout == 0.0 or step.drop is no_dropout) and is_plain(x)
     return native.library() if plain else None
 
 
 def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | None:
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
-    rows, most = x.numel() // x.shape[-1], row_products.MOST
-    if rows > (most[KINDS[x.dtype]] if isinstance(layers[0], nn.Linear) else max(most.values())):
-        return None  # before anything is read
-    found = [read_matrix(layer, x.dtype) for layer in layers]
-    given = [m for m in found if m is not None]
-    return given if len(given) == len(layers) and rows <= min(most[m.kind] for m in given) else None
+    rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
+    for layer in layers:
+        matrix = read_matrix(layer, dtype)
+        if matrix is None or rows > row_products.MOST[matrix.kind]:
+            return None
+        found.append(matrix)
+    return found
 
 
 def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
     """The weight of a linear layer as the kernels read it, where they know it and multiply it with such numbers."""
-    if type(layer) is Quantised:
-        held, scale = layer.stored_bytes()
-        return Matrix(layer.kind, held, scale, layer.bias) if layer.like.dtype == dtype else None
-    if not isinstance(layer, nn.Linear) or type(layer) not in (nn.Linear, Packed):
-        return None
-    known = layer.weight.dtype == dtype and layer.in_features % 32 == 0 and layer.weight.is_contiguous()
-    return Matrix(KINDS[dtype], layer.weight, None, layer.bias) if known else None
+    if isinstance(layer, nn.Linear) and type(layer) in (nn.Linear, Packed):
+        weight = layer.weight  # a step asks often
+        known = weight.dtype == dtype and weight.shape[1] % 32 == 0 and weight.is_contiguous()
+        return Matrix(KINDS[dtype], weight, None, layer.bias) if known else None
+    if isinstance(layer, Quantised) and layer.like.dtype == dtype:
+        return Matrix(layer.kind, *layer.stored_bytes(), layer.bias)
+    return None
 
 
 def fits(module: nn.Module) -> bool:

@@ -3,6 +3,25 @@
 
 #include "vectors.h"
 
+/* Rows that threads share out: part(job, from, to) does those from `from` on, before `to`. */
+typedef struct {
+  void (*part)(const void *, int64_t, int64_t);
+  const void *job;
+  Ask number;
+  int64_t rows, threads;
+} Shares;
+
+static void take_share(void *given) {
+  const Shares *all = given;
+  int64_t number = all->number ? all->number() : 0;
+  all->part(all->job, all->rows * number / all->threads, all->rows * (number + 1) / all->threads);
+}
+
+static void share_rows(Shares all, Fork fork) {
+  if (all.threads > 1) fork(take_share, &all, (unsigned)all.threads, 0);
+  else take_share(&all);
+}
+
 /* out [rows, n] = x / sqrt(mean(x^2) + eps) * (weight + offset), n a multiple of 16 */
 typedef struct {
   const void *x, *weight;
@@ -12,8 +31,9 @@ typedef struct {
   int32_t low;
 } Norm;
 
-void qkv_norm(const Norm *job) {
-  for (int64_t r = 0; r < job->rows; r++) {
+static void norm_rows(const void *given, int64_t from, int64_t to) {
+  const Norm *job = given;
+  for (int64_t r = from; r < to; r++) {
     vec sum = {0};
     for (int64_t i = 0; i < job->n; i += LANES) {
       vec x = read(job->x, r * job->n + i, job->low);
@@ -28,8 +48,12 @@ void qkv_norm(const Norm *job) {
   }
 }
 
+void qkv_norm(const Norm *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){norm_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
+}
+
 /* Of each head [rows, heads, size] the first 2 half numbers turned in place: in two halves, or in neighbouring pairs.
-   step: numbers from one row to the next; cos, sin [rows or 1, half] in fp32, which become bf16 first where `low`. */
+   step: numbers from one row to the next; cos, sin [angles, half] in fp32, again and again, bf16 first where `low`. */
 typedef struct {
   void *x;
   const float *cos, *sin;
@@ -37,18 +61,23 @@ typedef struct {
   int32_t neighbours, low;
 } Turn;
 
-void qkv_rotate(const Turn *job) {
-  for (int64_t r = 0; r < job->rows; r++)
+static void rotate_rows(const void *given, int64_t from, int64_t to) {
+  const Turn *job = given;
+  for (int64_t r = from; r < to; r++)
     for (int64_t h = 0; h < job->heads; h++)
       for (int64_t i = 0; i < job->half; i++) {
         int64_t at = r * job->step + h * job->size, one = at + (job->neighbours ? 2 * i : i);
         int64_t two = job->neighbours ? one + 1 : one + job->half;
-        float c = job->cos[r * job->angles + i], s = job->sin[r * job->angles + i];
+        float c = job->cos[r % job->angles * job->half + i], s = job->sin[r % job->angles * job->half + i];
         if (job->low) c = widen(narrow(c)), s = widen(narrow(s));
         float a = read_one(job->x, one, job->low), b = read_one(job->x, two, job->low);
         write_one(job->x, one, job->low, a * c - b * s);
         write_one(job->x, two, job->low, b * c + a * s);
       }
+}
+
+void qkv_rotate(const Turn *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){rotate_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
 }
 
 enum { RELU, SILU, GELU_TANH };
@@ -61,8 +90,9 @@ typedef struct {
   int32_t kind, low;
 } Gate;
 
-void qkv_gate(const Gate *job) {
-  for (int64_t r = 0; r < job->rows; r++)
+static void gate_rows(const void *given, int64_t from, int64_t to) {
+  const Gate *job = given;
+  for (int64_t r = from; r < to; r++)
     for (int64_t i = 0; i < job->n; i += LANES) {
       vec x = read(job->gate, r * job->step + i, job->low), y;
       if (job->kind == RELU) y = choose(x > 0.0f, x, x * 0.0f);
@@ -73,6 +103,10 @@ void qkv_gate(const Gate *job) {
       if (job->up) y *= read(job->up, r * job->step + i, job->low);
       write(job->out, r * job->n + i, job->low, y);
     }
+}
+
+void qkv_gate(const Gate *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){gate_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
 }
 
 /* One query of each row and head over the keys of its group: softmax(cap(q k * scale) + bias) v.
@@ -102,20 +136,59 @@ INLINE int64_t place(const Attend *job, int64_t r, int64_t s, int64_t start, int
   return slots ? slots[s] * step : start + s * step;
 }
 
+#define KEYS 16 /* whose scores are added up side by side */
+
+/* The products of a query and a key, to be added up. */
+INLINE vec dot(const Attend *job, int64_t k, int64_t q, int low) {
+  vec sum = {0};
+  int64_t i = 0;
+#if defined(__AVX512BF16__)
+  for (; low && i + 32 <= job->size; i += 32)
+    sum = (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512((const uint16_t *)job->k + k + i),
+                                (__m512bh)_mm512_loadu_si512((const uint16_t *)job->q + q + i));
+#endif
+  for (; i < job->size; i += LANES) sum += read(job->k, k + i, low) * read(job->q, q + i, low);
+  return sum;
+}
+
+INLINE void add_up_each(const vec x[KEYS], float to[KEYS]) {
+#if LANES == 16
+  __m512 a[8], b[4];
+  for (int i = 0; i < 8; i++) {
+    __m512 one = (__m512)x[2 * i], two = (__m512)x[2 * i + 1];
+    a[i] = _mm512_add_ps(_mm512_unpacklo_ps(one, two), _mm512_unpackhi_ps(one, two));
+  }
+  for (int i = 0; i < 4; i++) {
+    __m512d one = _mm512_castps_pd(a[2 * i]), two = _mm512_castps_pd(a[2 * i + 1]);
+    b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(one, two)), _mm512_castpd_ps(_mm512_unpackhi_pd(one, two)));
+  }
+#define FOLD(x, y) _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd))
+  __m512 low = FOLD(b[0], b[1]), high = FOLD(b[2], b[3]);
+  _mm512_storeu_ps(to, FOLD(low, high));
+#else
+  for (int j = 0; j < KEYS; j++) to[j] = add_up(x[j]);
+#endif
+}
+
 /* Scores of `wide` heads from h on: wide x length. */
 INLINE void score(const Attend *job, int64_t r, int64_t h, int wide, int low, float *to) {
   int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->k_group;
-  for (int64_t s = 0; s < length; s++) {
-    int64_t at = place(job, r, s, job->k_starts[r], job->k_step) + group, q = r * job->q_step + h * job->size;
-    vec sum[HEADS] = {{0}};
-    for (int64_t i = 0; i < job->size; i += LANES) {
-      vec k = read(job->k, at + i, low);
-      for (int c = 0; c < wide; c++) sum[c] += k * read(job->q, q + c * job->size + i, low);
-    }
+  for (int64_t s = 0; s < length; s += KEYS) {
+    int64_t at[KEYS], count = length - s < KEYS ? length - s : KEYS;
+    for (int64_t j = 0; j < KEYS; j++)
+      at[j] = place(job, r, j < count ? s + j : s, job->k_starts[r], job->k_step) + group;
     for (int c = 0; c < wide; c++) {
-      float y = add_up(sum[c]) * job->scale;
-      if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential((vec){0} + y * 2.0f / job->cap)[0] + 1.0f));
-      to[c * length + s] = y + (job->bias ? job->bias[r * job->bias_row + (h + c) * job->bias_head + s] : 0.0f);
+      int64_t q = r * job->q_step + (h + c) * job->size;
+      vec part[KEYS];
+      float sums[KEYS];
+#pragma GCC unroll 16
+      for (int j = 0; j < KEYS; j++) part[j] = dot(job, at[j], q, low);
+      add_up_each(part, sums);
+      for (int64_t j = 0; j < count; j++) {
+        float y = sums[j] * job->scale;
+        if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential((vec){0} + y * 2.0f / job->cap)[0] + 1.0f));
+        to[c * length + s + j] = y + (job->bias ? job->bias[r * job->bias_row + (h + c) * job->bias_head + s + j] : 0.0f);
+      }
     }
   }
 }

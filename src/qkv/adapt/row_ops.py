@@ -40,30 +40,28 @@ def norm(found: Library, x: Tensor, weight: Tensor, eps: float, offset: float = 
     x, n, out = x.contiguous(), x.shape[-1], torch.empty(x.shape, dtype=x.dtype)
     job = Norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // n, n, eps, offset,
                x.dtype == torch.bfloat16)
-    found.opened.qkv_norm(ctypes.addressof(job))
+    found.opened.qkv_norm(ctypes.addressof(job), *found.share_out(x.numel()))
     return out
 
 
 def rotate(found: Library, x: Tensor, heads: int, size: int, turn: tuple[Tensor, Tensor], *, neighbours: bool) -> None:
-    """Turn the first `heads` x `size` numbers of each row of x [B, n] in place, as positions.rotate does.
+    """Turn the first `heads` x `size` numbers of each row of x [B, T, n] in place, as positions.rotate does.
 
-    `turn` is the cosine and sine [B or 1, 1, 1, P/2] in fp32.
+    `turn` is the cosine and sine [B or 1, 1, T, P/2] in fp32; rows lie one after another, as far apart as x says.
     """
     cos, sin = (t.contiguous() for t in turn)
-    half = cos.shape[-1]
-    job = Turn(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(x), heads, size, half, x.shape[1],
-               half if len(cos) > 1 else 0, neighbours, x.dtype == torch.bfloat16)
-    found.opened.qkv_rotate(ctypes.addressof(job))
+    half, rows = cos.shape[-1], x.shape[0] * x.shape[1]
+    job = Turn(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), rows, heads, size, half, x.stride(1), cos.numel() // half,
+               neighbours, x.dtype == torch.bfloat16)
+    found.opened.qkv_rotate(ctypes.addressof(job), *found.share_out(rows * heads * size))
 
 
-def gate(found: Library, x: Tensor, activation: str, *, gated: bool) -> Tensor:
-    """act(gate) * up of x [..., 2 n], its halves, or act(x) of x [..., n]; n a multiple of 16."""
-    n, width = x.shape[-1] // (2 if gated else 1), x.element_size()
-    out = torch.empty((*x.shape[:-1], n), dtype=x.dtype)
-    up = x.data_ptr() + n * width if gated else 0
-    job = Gate(x.data_ptr(), up, out.data_ptr(), out.numel() // n, n, x.shape[-1], ACTIVATIONS[activation],
+def gate(found: Library, x: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    """act(x) * up, or act(x) without it: both [..., n], rows of either as far apart, n a multiple of 16."""
+    n, out = x.shape[-1], torch.empty(x.shape, dtype=x.dtype)
+    job = Gate(x.data_ptr(), address(up), out.data_ptr(), out.numel() // n, n, x.stride(-2), ACTIVATIONS[activation],
                x.dtype == torch.bfloat16)
-    found.opened.qkv_gate(ctypes.addressof(job))
+    found.opened.qkv_gate(ctypes.addressof(job), *found.share_out(out.numel()))
     return out
 
 
@@ -137,7 +135,7 @@ def check_library(found: Library) -> None:
         for activation in ACTIVATIONS:
             one, two = x[:, :32].double().chunk(2, -1)
             act = {"relu": F.relu, "silu": F.silu, "gelu_tanh": lambda t: F.gelu(t, approximate="tanh")}[activation]
-            expect("gate", gate(found, x[:, :32].contiguous(), activation, gated=True), act(one) * two)
+            expect("gate", gate(found, x[:, :16], x[:, 16:32], activation), act(one) * two)
         q, k, v = draw_some(2, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
         bias = draw_some(2, 1, 1, 37, dtype=torch.float32)
         score = q.double() @ k.double().repeat_interleave(3, 1).mT * 0.2

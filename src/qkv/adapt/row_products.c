@@ -128,23 +128,32 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
   const uint16_t *x16 = (const uint16_t *)job->x + m * k * each / 32;
   for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += each * wide) {
 #pragma GCC unroll 4
-    for (int r = 0; r < deep; r++) {
-      __builtin_prefetch(w + r * size + ahead); /* of rows that come later: these are on their way */
+    for (int r = 0; r < deep; r++) __builtin_prefetch(w + r * size + ahead); /* rows that come later */
 #if defined(__AVX512BF16__)
-      if (pairs) {
-        __m512bh q = read_pairs(kind, w + r * size);
-        vec scale = kind >= Q8_0 ? read_scale(w + r * size) : (vec){0};
-        vec plus = kind == Q4_1 ? read_scale(w + r * size + 2) : (vec){0};
-#pragma GCC unroll 8
-        for (int c = 0; c < wide; c++) {
-          __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + each * c);
-          if (kind == Q4_1) sum[r][c] += plus * *(const loose *)(x16 + each * c + 32);
-          if (kind >= Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q, x) * scale;
-          else sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q, x);
-        }
-        continue;
+    if (pairs) {
+      __m512bh q[4];
+      vec scale[4], plus[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < deep; r++) {
+        q[r] = read_pairs(kind, w + r * size);
+        scale[r] = kind >= Q8_0 ? read_scale(w + r * size) : (vec){0};
+        plus[r] = kind == Q4_1 ? read_scale(w + r * size + 2) : (vec){0};
       }
+#pragma GCC unroll 8
+      for (int c = 0; c < wide; c++) {
+        __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + each * c); /* once for all rows of weights */
+#pragma GCC unroll 4
+        for (int r = 0; r < deep; r++) {
+          if (kind == Q4_1) sum[r][c] += plus[r] * *(const loose *)(x16 + each * c + 32);
+          if (kind >= Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q[r], x) * scale[r];
+          else sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q[r], x);
+        }
+      }
+      continue;
+    }
 #endif
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++) {
       vec q[PARTS];
       vec scale = read_block(kind, w + r * size, q);
 #pragma GCC unroll 8
@@ -167,9 +176,10 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
     }
 }
 
-/* Four rows of weights, or the last few; as many at a time as there are registers for. */
+/* Four rows of weights, or the last few; as many at a time as there are registers for, but one after another where the
+   rows of x are so few that all waits for memory: a single stream is read fastest. */
 INLINE void multiply_rows(const Job *job, int kind, int pairs, int wide, int64_t i, int64_t m, int64_t left) {
-  int deep = wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
+  int deep = LANES == 16 && wide <= 2 ? 1 : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, pairs, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, pairs, 1, wide, i, m, real);
@@ -256,9 +266,10 @@ int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, int64_t thre
     *job = given[ready];
     if (ready && job->kind == job[-1].kind) job->x = job[-1].x;
     else if (rows) {
-      if (!(laid[ready] = calloc((size_t)(rows * job->k), sizeof(float)))) break;
-      lay_out(job, job->narrow && IN_PAIRS(job->kind), laid[ready]);
-      job->x = laid[ready];
+      if (!(laid[ready] = calloc((size_t)(rows * job->k) + 16, sizeof(float)))) break;
+      void *even = (void *)(((uintptr_t)laid[ready] + 63) & ~(uintptr_t)63); /* no vector lies across two lines */
+      lay_out(job, job->narrow && IN_PAIRS(job->kind), even);
+      job->x = even;
     }
   }
   if (ready == count) {

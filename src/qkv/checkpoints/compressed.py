@@ -101,7 +101,7 @@ def from_gguf(tensor: PackedTensor) -> Packed | None:
 
 
 def compress(tensors: Mapping[str, Tensor], linears: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors as they are stored, and the quantization_config that says so, empty where no weight has few bits.
+    """Tensors as they are stored, and the quantization_config that says so.
 
     `linears` names all linear layers, as the file does; those that stay whole are listed in it.
     """
@@ -124,8 +124,6 @@ def compress(tensors: Mapping[str, Tensor], linears: list[str]) -> tuple[dict[st
                    f"{base}.weight_scale": narrow if exact else scale.float(),
                    f"{base}.weight_shape": torch.tensor(numbers.shape)}
         kinds.setdefault((bits, group), []).append(base)
-    if not kinds:
-        return stored, {}
     done = {name for names in kinds.values() for name in names}
     groups = {f"group_{i}": {
         "targets": ["Linear"] if len(kinds) == 1 else names, "input_activations": None, "output_activations": None,

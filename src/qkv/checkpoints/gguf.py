@@ -15,9 +15,12 @@ from qkv.errors import QkvError, nearest
 from qkv.families import example_config, modules
 from qkv.gguf_file import GgufFile, open_gguf
 
-IGNORE = ["rope_freqs.weight", r"blk\.\d+\.attn_rot_embd", r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
+IGNORE = ["rope_freqs.weight", r"rope_factors_(short|long).weight", r"blk\.\d+\.attn_rot_embd",
+          r"blk\.\d+\.attn\.rotary.*"]  # read as scaling, or computed
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")  # of a turn, where no key names one
-ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings"}
+ROPE = {"rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings",
+        "rope.scaling.attn_factor": "attention_factor"}
+FACTORS = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}  # of longrope
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -132,6 +135,9 @@ def read_config(path: Path) -> dict[str, Any]:
     if factors is not None:
         rope = whole_rope(config)
         rope |= read_factors(factors.unpack(), rope.get("rope_theta", 10_000.0), path)
+    if file.tensors.keys() & FACTORS.keys():
+        each = {key: file.tensors[name].unpack().tolist() for name, key in FACTORS.items()}
+        whole_rope(config).update({"rope_type": "longrope"} | each)
     return config | special
 
 
@@ -140,8 +146,9 @@ def translate_metadata(
 ) -> dict[str, Any]:
     """The config that metadata and shapes of tensors mean; a key of zero says nothing."""
     name, known = architecture.name, architecture.known
-    own = {k.removeprefix(f"{name}."): v for k, v in metadata.items()
-           if k.startswith(f"{name}.") and (v or v is False)}
+    if zero := next((k for k, v in metadata.items() if k.endswith(("_epsilon", ".freq_base")) and not v), ""):
+        raise QkvError("{path}: {key} is {value}, expected a number above 0", path=path, key=zero, value=metadata[zero])
+    own = {k.removeprefix(f"{name}."): v for k, v in metadata.items() if k.startswith(f"{name}.") and (v or v is False)}
     if "token_embd.weight" not in shapes or not 0 < own.get("block_count", 0) <= len(shapes):
         raise QkvError("{path}: found {count} tensors and {name}.block_count {layers}, expected token_embd.weight and "
                        "tensors for each layer", path=path, count=len(shapes), name=name,

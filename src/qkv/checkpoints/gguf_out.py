@@ -21,7 +21,7 @@ from qkv.spec import Spec, as_json
 DTYPES: dict[Any, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
 TRAINING = re.compile(r".*dropout.*|.*_pdrop|initializer_range")  # what GGUF does not say, and running does not need
-WHOLE = ("position_embd.weight", "token_types.weight", "rope_freqs.weight")  # always fp32, as are norms and biases
+WHOLE = ("position_embd.weight", "token_types.weight", "rope_freqs.weight", *gguf.FACTORS)  # fp32, as norms and biases
 ENDS = ("token_embd.weight", "output.weight")  # Q4_0 costs most here
 
 
@@ -81,6 +81,9 @@ def describe_core(
             half = read_head_dim(config) // 2
             tensors["rope_freqs.weight"] = gguf.llama3_factors(half, rope["rope_theta"], rope["factor"]).float()
             factors = gguf.read_factors(tensors["rope_freqs.weight"], rope["rope_theta"], path)
+        if rope.get("rope_type") == "longrope":
+            factors = {key: rope[key] for key in gguf.FACTORS.values()}
+            tensors |= {name: torch.tensor(factors[key]) for name, key in gguf.FACTORS.items()}
         back = gguf.translate_metadata(metadata, {n: t.shape for n, t in tensors.items()}, one, path)
         gguf.whole_rope(back).update(factors)
         try:

@@ -149,12 +149,12 @@ def load_core(
             buffer.data = buffer.data.float() if buffer.is_floating_point() else buffer.data
         name_table.load_tensors(core, names, tensors, ignore)
     except QkvError as e:
-        raise QkvError("{directory}: {e}{assumed}", directory=directory, e=e, assumed=list_assumed(config)) from None
+        raise QkvError("{directory}{assumed}: {e}", directory=directory, assumed=list_assumed(config), e=e) from None
     return core.eval(), config
 
 
 def list_assumed(config: dict[str, Any]) -> Message:
-    """What was taken for the keys that a family's config lacks, as the end of an error."""
+    """What was taken for the keys that a family's config lacks, in brackets, for an error."""
     if config["model_type"] in OWN:
         return Message()
     reader = Config(config, "")
@@ -162,7 +162,7 @@ def list_assumed(config: dict[str, Any]) -> Message:
         family_of_config(config, "").spec(reader)
     taken = [f"{key} = {'null' if value is None else value}" for key, value in reader.assumed.items()
              if isinstance(value, int | list) or (value is None and key.startswith("num_"))]
-    return Message("; its config lacks keys, taken were {taken}", taken=", ".join(taken)) if taken else Message()
+    return Message(" (its config lacks keys, taken were {taken})", taken=", ".join(taken)) if taken else Message()
 
 
 def read_packing(directory: Path) -> dict[str, Any]:
@@ -282,11 +282,11 @@ def save_core(
         floats = {n for n, t in tensors.items() if t.is_floating_point() and not n.endswith(".weight_scale")}
         tensors = {n: t if n not in floats or t.data_ptr() in own else t.to(dtype) for n, t in tensors.items()}
     stored = str(next(t for t in tensors.values() if t.is_floating_point()).dtype).removeprefix("torch.")
-    tensors, how = compressed.compress(tensors, list_linears(core, names))
-    storage.write_tensors(directory, tensors)
     config = {key: value for key, value in chosen.items() if key != quantized.SETTINGS}
-    how = {quantized.SETTINGS: how} if how else {}
-    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored, **how})
+    if not all(t.is_floating_point() for t in tensors.values()):
+        tensors, config[quantized.SETTINGS] = compressed.compress(tensors, list_linears(core, names))
+    storage.write_tensors(directory, tensors)
+    storage.write_json(directory / "config.json", {**config, **(extra or {}), "dtype": stored})
     return str(chosen["model_type"])
 
 

@@ -51,9 +51,7 @@ def expand_pattern(pattern: str) -> list[tuple[str, ...]]:
     return [tuple(dict.fromkeys(OPTIONAL.sub(x, s) for s in each for x in (r"\1", ""))) for each in spelled]
 
 
-def read_table(
-    names: str, ours: Mapping[str, Tensor]
-) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
+def read_table(names: str, ours: Mapping[str, Tensor]) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
     """The rows for a core with these parameters: modules of ours, the spellings of the one of theirs, and the ops."""
     for line in filter(None, map(str.strip, names.splitlines())):
         left, right, *ops = line.split()

@@ -24,7 +24,6 @@ def command(common: Common, model: str, text: str | None, both: bool, ensemble: 
     lines, loaded, others = read_lines(text, "classify"), common.load_model(model), common.load_models(ensemble)
     from qkv.tasks.classify import split_line
 
-
     if is_single(text) and 1 < len(loaded.labels) <= MOST_LABELS:
         common.note("its labels: {labels}", labels=", ".join(loaded.labels))
 

@@ -7,7 +7,6 @@ def command(common: Common, model: str, beam: int) -> None: ...
 """
 
 import gc
-import json
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ import click
 
 from qkv.cli.usage import translate_frame
 from qkv.errors import QkvError
-from qkv.files import to_json_value
+from qkv.files import to_json
 from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
@@ -45,6 +44,7 @@ class Common:
     revision: str | None = None
     lang: str = "en"
     debug: bool = False
+    receive: Callable[[Any], None] | None = None  # takes what answers lines, where workers.py answers parts of a file
 
     def say(self, template: str, /, **fields: Any) -> str:
         """A message in the reader's language."""
@@ -57,14 +57,22 @@ class Common:
 
     def emit(self, result: object) -> None:
         """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
-        click.echo(json.dumps(to_json_value(result), ensure_ascii=False, allow_nan=False))
+        click.echo(to_json(result), nl=False)
 
-    def print_result(self, result: object, lines: Iterable[str]) -> None:
-        """Print what a verb found: with --json as one object, otherwise as the lines in which people read it."""
-        if self.json:
+    def print_result(self, result: object, lines: Iterable[str] | None) -> None:
+        """Print what a verb found: with --json, or without `lines`, as one object, else as lines for people."""
+        if self.json or lines is None:
             return self.emit(result)
         for line in lines:
             click.echo(line)
+        return None
+
+    def answer(self, lines: Iterator[str], make_rows: Callable[[Iterator[str]], Iterable[tuple[Any, Any]]]) -> None:
+        """Print what `make_rows` makes of each line: a JSON object, and the lines that people read."""
+        if self.receive:
+            return self.receive(make_rows)
+        for row, shown in make_rows(lines):
+            self.print_result(row, shown)
         return None
 
     def is_interactive(self) -> bool:
@@ -127,6 +135,11 @@ def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
             return value
     locale = next((environ[key] for key in ("LC_ALL", "LC_MESSAGES", "LANG") if environ.get(key)), "")
     return "zh" if locale.lower().startswith("zh") else "en"
+
+
+def count_cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 class Option(click.Option):
@@ -294,6 +307,22 @@ class Arriving:
                            found=found) from None
 
 
+class Held(Arriving):
+    """Texts that are all here."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = deque(texts)
+
+    @property
+    def more(self) -> bool:
+        return bool(self.texts)
+
+    def __next__(self) -> str:
+        if not self.texts:
+            raise StopIteration
+        return self.texts.popleft()
+
+
 @contextmanager
 def show_progress(common: Common) -> Iterator[Callable[[int, int], None] | None]:
     """A function of (done, all) that shows progress on stderr: a bar on a terminal, else a line in some seconds."""
@@ -332,7 +361,7 @@ def answer_lines(
         try:
             found = iter(answer(real) if real else [])
         except QkvError:
-            if single:
+            if single or isinstance(lines, Held):
                 raise
             found = answer_one_by_one(batch, answer, before)
         for line in batch:
@@ -355,7 +384,7 @@ def group_lines(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
 
     So the first answers come soon, and later lines are worked on beside others of like length.
     """
-    typed = sys.stdin is None or sys.stdin.isatty()
+    typed = not isinstance(lines, Held) and (sys.stdin is None or sys.stdin.isatty())
     size, most = (1, 1) if typed else (BATCH, most)
     while batch := list(islice(lines, 1)):
         wrong = None

@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, verb
+from qkv.cli.common import Common, count_cores, verb
 from qkv.messages import Message
 
 GIB = 2**30
@@ -47,21 +46,20 @@ def examine() -> dict[str, Any]:
 
     from qkv import __version__
     from qkv.adapt import native, row_layers
-    from qkv.devices import find_openmp, list_openmp, read_free
+    from qkv.devices import find_openmp, list_openmp, parse_device, read_free
     from qkv.training.machine import measure_peak
 
-    free, speed = read_free(), {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
+    device, free = parse_device("auto").type, read_free()
+    speed = {name: round(measure_peak("cpu", name) / 1e9, 1) for name in ("fp32", "bf16")}
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     names = ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "transformers")
     return {
         "versions": {"qkv": __version__, "python": platform.python_version(), **{n: _version(n) for n in names}},
         "machine": {
             "system": f"{platform.system()} {platform.machine()}", "device": device,
             "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-            "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-            "torch_threads": torch.get_num_threads(), "cuda_build": torch.version.cuda,
+            "cpus": count_cores(), "torch_threads": torch.get_num_threads(), "cuda_build": torch.version.cuda,
         },
         "kernels": {
             "torch_cpu": torch.backends.cpu.get_cpu_capability(), **read_cpu_flags(),

@@ -58,8 +58,7 @@ def command(common: Common, model: str, out: Path | None, ensemble: tuple[str, .
         raise click.UsageError(Message("--ensemble is of models that translate or classify: it goes with --bleu, "
                                        "--accuracy"))
     if out is not None and any(out.resolve() == Path(name).resolve() for name in what["bleu"]):
-        raise QkvError("--out {out}: is a file that is compared with, and would be written over; name another",
-                       out=out)
+        raise QkvError("--out {out}: is a file that is compared with, and would be written over; name another", out=out)
     loaded = common.load_model(model)
     what |= common.load_models(ensemble)
     with show_progress(common) as tell:

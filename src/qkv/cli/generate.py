@@ -2,10 +2,12 @@
 
 import secrets
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from qkv.cli.batches import batches
 from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
 from qkv.cli.decoding import diverse_beams, grammars, guesses, penalties, read_decoding
 from qkv.cli.models import note_other_script
@@ -35,6 +37,7 @@ from qkv.errors import QkvError
 @diverse_beams
 @grammars
 @guesses
+@batches
 def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...], **how: Any) -> None:
     how = read_decoding(drop_unset(**how, stop=list(stop) or None))
     lines, loaded = read_lines(prompt), common.load_model(model)
@@ -53,18 +56,22 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
             click.echo(piece, nl=False)
             sys.stdout.flush()
         return click.echo()
-    failed: list[QkvError] = []
-    for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how)):
-        text = "" if result is None else result.text
-        failed += [result.error] if result is not None and result.error else []
-        more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
-        others = [other.text for other in getattr(result, "others", ())]
-        more |= {"others": others} if others else {}
-        shown = [t if single and not others else t.replace("\\", "\\\\").replace("\n", "\\n") for t in (text, *others)]
-        common.print_result({"prompt": line, "text": text, **more, **drawn}, shown)
-    if failed:
-        raise failed[0]
-    return None
+
+    def list_continuations(lines: Iterator[str]) -> Iterator[tuple[Any, Any]]:
+        failed: list[QkvError] = []
+        for line, result in answer_lines(lines, lambda texts: loaded.generate(texts, **how)):
+            text = "" if result is None else result.text
+            failed += [result.error] if result is not None and result.error else []
+            more = {key: getattr(result, key, None) for key in ("tokens", "logprobs", "finish_reason", "timing")}
+            others = [other.text for other in getattr(result, "others", ())]
+            more |= {"others": others} if others else {}
+            shown = [t if single and not others else t.replace("\\", "\\\\").replace("\n", "\\n")
+                     for t in (text, *others)]
+            yield {"prompt": line, "text": text, **more, **drawn}, shown
+        if failed:
+            raise failed[0]
+
+    return common.answer(lines, list_continuations)
 
 
 def note_ignored_keys(common: Common, model: Any, how: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """`qkv lab`: every claim with its verdict; `qkv lab NAME` settles one by running it."""
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, count_cores, option, verb
 from qkv.errors import QkvError
 from qkv.files import write_text_file
 from qkv.messages import Message
@@ -64,7 +63,7 @@ def command(
     if html is not None and not html.parent.is_dir():
         raise QkvError("--html {html}: the directory {parent} does not exist", html=html, parent=html.parent)
     # before torch is imported: some builds let go of the processors that `taskset` gave
-    how["cores"] = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    how["cores"] = count_cores()
     if len(names) == 1 and names[0] not in labs.list_names() and search_labs(names[0]):
         return print_list(common, html, names[0])
     chosen = [*names, *(n for n in labs.list_names() if exact and labs.find_lab(n).kind == "exact" and n not in names)]

@@ -1,7 +1,11 @@
 """`qkv score MODEL [TEXT|-]`: the log-probability of each text, or of what comes after a tab."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import click
 
+from qkv.cli.batches import batches
 from qkv.cli.common import Common, answer_lines, option, read_lines, verb
 from qkv.errors import QkvError
 
@@ -16,6 +20,7 @@ from qkv.errors import QkvError
 @click.argument("model")
 @click.argument("text", required=False, metavar="[TEXT|-]")
 @option("--pairs", is_flag=True, help="a tab separates the given text from the scored text")
+@batches
 def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
     lines, loaded = read_lines(text, "score"), common.load_model(model)
     apart = pairs or loaded.encoder_decoder
@@ -23,9 +28,12 @@ def command(common: Common, model: str, text: str | None, pairs: bool) -> None:
     def score_lines(texts: list[str]) -> list[float]:
         return loaded.score([split_pair(line) if apart else line for line in texts])
 
-    for line, found in answer_lines(lines, score_lines):
-        number = None if found is None else float(found)
-        common.print_result({"text": line, "logprob": number}, ["" if number is None else f"{number:.4f}\t{line}"])
+    def list_scores(lines: Iterator[str]) -> Iterator[tuple[Any, Any]]:
+        for line, found in answer_lines(lines, score_lines):
+            number = None if found is None else float(found)
+            yield {"text": line, "logprob": number}, ["" if number is None else f"{number:.4f}\t{line}"]
+
+    common.answer(lines, list_scores)
 
 
 def split_pair(line: str) -> tuple[str, str]:

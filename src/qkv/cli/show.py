@@ -20,7 +20,4 @@ def command(common: Common, name: str, mode: Any, language: Any) -> None:
     import qkv
 
     source = qkv.show(name, mode=mode, language=language)
-    if common.json:
-        common.emit({"name": name, "mode": mode, "language": language, "source": source})
-    else:
-        click.echo(source.rstrip("\n"))
+    common.print_result({"name": name, "mode": mode, "language": language, "source": source}, [source.rstrip("\n")])

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, count_cores, option, verb
 from qkv.messages import Message
 
 EVERY = 10.0  # seconds between two plain lines
@@ -84,12 +84,8 @@ def list_recipes(common: Common) -> int:
     from qkv.training import recipes
 
     known = recipes.describe_recipes()
-    if common.json:
-        common.emit(known)
-        return 0
-    for name, said in known.items():
-        click.echo(f"{name:<20} {common.say(said)}")
-    click.echo(common.say("or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)"))
+    common.print_result(known, [*(f"{name:<20} {common.say(said)}" for name, said in known.items()), common.say(
+        "or your own: mine.toml, book.txt, pairs.tsv, train.zh train.en (docs/training.md)")])
     return 0
 
 
@@ -99,13 +95,10 @@ def list_settings(common: Common, word: str) -> int:
     from qkv.training.own_data import describe_settings, format_value
 
     found = describe_settings(word)
-    if common.json:
-        common.emit({name: {"default": value, "about": about} for name, (value, about) in found.items()})
-        return 0
     rows = {f"{name} = {format_value(value)}": about for name, (value, about) in found.items()}
     size = min(40, find_widest(rows))
-    for row, about in rows.items():
-        click.echo(f"{pad(row, size)}  {common.say(about)}")
+    common.print_result({name: {"default": value, "about": about} for name, (value, about) in found.items()},
+                        (f"{pad(row, size)}  {common.say(about)}" for row, about in rows.items()))
     common.note("on your own data, a setting that you leave out is chosen by what they are: --dry-run shows it")
     return 0
 
@@ -117,16 +110,14 @@ def launch_processes(common: Common, processes: int, words: list[str]) -> Iterat
 
     from qkv.training import distributed
 
-    threads = common.threads or max(1, distributed.count_cores() // processes)
+    threads = common.threads or max(1, count_cores() // processes)
     torch.set_num_threads(threads)
     own = ["train", "--quiet", f"--device={common.device}", f"--threads={threads}", *words]
     with distributed.start_ranks(processes, [sys.executable, "-m", "qkv.cli", *own], device=common.device):
         yield
 
 
-def learn(
-    common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()
-) -> int:
+def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True, track: tuple[str, ...] = ()) -> int:
     """Train, and tell how it went."""
     from qkv.training import recipes, trackers
     from qkv.training.control import Interrupted
@@ -136,8 +127,7 @@ def learn(
     try:
         with show_events(common) as live:
             report = trackers.join_reports([live, *reports]) if reports else live
-            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto",
-                                 quiet=True)
+            done = recipes.train(run, out=out, device=common.device, report=report, resume=resume == "auto", quiet=True)
     except Interrupted as stopped:
         common.note("saved; go on with: qkv train {out} --resume", out=out)
         return stopped.code

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from qkv.cli.batches import batches
 from qkv.cli.common import BATCH, Common, answer_lines, drop_unset, ensemble, option, read_lines, verb
 from qkv.cli.decoding import diverse_beams, penalties, read_decoding
 from qkv.cli.models import note_other_script
@@ -41,6 +42,7 @@ ROWS = 1024  # hypotheses of the lines that are read together: enough lines to s
 @penalties
 @diverse_beams
 @ensemble
+@batches
 def command(
     common: Common, model: str, text: str | None, scores: bool, align: bool, ensemble: tuple[str, ...], **how: Any
 ) -> None:
@@ -49,17 +51,23 @@ def command(
                                        nbest=how["nbest"], beam=how["beam"]))
     lines, loaded, others = read_lines(text, "translate"), common.load_model(model), common.load_models(ensemble)
     how = read_decoding(drop_unset(**how, **({"align": True} if align else {}))) | others
-    noted, most = False, max(BATCH, ROWS // how["beam"])
-    for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), most=most):
-        best = [] if result is None else [result, *result.others]
-        told = [{key: getattr(r, key, None) for key in KEYS} for r in best] or [{"text": ""}]
-        noted = noted or note_other_script(common, model, line)
-        missing = getattr(result, "unknown", ())
-        if missing:
-            common.note("not in the vocabulary: {words}{plural}", words=", ".join(missing),
-                        plural=Message("; in [ ]") if any(f"[{w}]" in str(told[0]["text"]) for w in missing) else "")
-        rows = list_translations(best, scores, align) if best else [""]
-        common.print_result({"source": line, **told[0], **({"nbest": told} if len(told) > 1 else {})}, rows)
+    most = max(BATCH, ROWS // how["beam"])
+
+    def list_best(lines: Iterator[str]) -> Iterator[tuple[Any, Any]]:
+        noted = False
+        for line, result in answer_lines(lines, lambda texts: loaded.translate(texts, **how), most=most):
+            best = [] if result is None else [result, *result.others]
+            told = [{key: getattr(r, key, None) for key in KEYS} for r in best] or [{"text": ""}]
+            noted = noted or note_other_script(common, model, line)
+            missing = getattr(result, "unknown", ())
+            if missing:
+                common.note("not in the vocabulary: {words}{plural}", words=", ".join(missing),
+                            plural=Message("; in [ ]") if any(f"[{w}]" in str(told[0]["text"]) for w in missing)
+                            else "")
+            rows = list_translations(best, scores, align) if best else [""]
+            yield {"source": line, **told[0], **({"nbest": told} if len(told) > 1 else {})}, rows
+
+    common.answer(lines, list_best)
 
 
 def list_translations(best: Sequence[Any], scores: bool, align: bool) -> Iterator[str]:

@@ -132,7 +132,7 @@ def take_rows(buffer: Tensor, rows: Tensor, filled: int) -> Tensor:
         copy_rows(used, moved, rows[moved])
         return buffer[:count]
     fresh = buffer.new_empty(count, *buffer.shape[1:])
-    fresh[:, :, :filled] = used.index_select(0, rows)
+    fresh[:, :, :filled] = used.index_select(0, rows.to(buffer.device))
     return fresh
 
 
@@ -141,4 +141,4 @@ def copy_rows(rows: Tensor, to: Tensor, source: Tensor) -> None:
     size = rows.shape[-1] * rows.element_size()
     if rows.device.type == "cpu" and size % 16 == 0 and len(to):
         rows = rows.view(torch.complex128)  # the same bytes, 16 at a time: the cost is per number
-    rows.index_copy_(0, to, rows.index_select(0, source))
+    rows.index_copy_(0, to.to(rows.device), rows.index_select(0, source.to(rows.device)))

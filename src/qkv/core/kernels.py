@@ -24,11 +24,10 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, st
 
 def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """For one query: the heads of a group become queries of one head, so that shared keys and values are read once."""
-    shape = (k.shape[1], -1)
-    bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
+    shape, bias = (k.shape[1], -1), mask.bias
     if bias is not None and bias.shape[1] > 1:
         bias = bias.unflatten(1, shape).squeeze(3)
-    z = F.scaled_dot_product_attention(q.unflatten(1, shape).squeeze(3), k, v, bias, scale=at.scale)
+    z = sdpa(q.unflatten(1, shape).squeeze(3), k, v, AttentionBias(bias, causal=False), at, step)
     return z.flatten(1, 2)[:, :, None]
 
 
@@ -45,27 +44,35 @@ def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Atten
     if mask.bias is not None:
         score = score + mask.bias
     if mask.causal:
-        score = score + score.new_full(score.shape[-2:], torch.finfo(score.dtype).min).triu(1)
+        score = score + score.new_full(score.shape[-2:], torch.finfo(score.dtype).min).triu(1 + k.shape[2] - tokens)
     pattern = step.drop(score.softmax(-1).to(v.dtype), at.spec.dropout)
     return (pattern.view(rows, k.shape[1], -1, k.shape[2]) @ v).view(rows, heads, tokens, -1)
 
 
-KERNELS = (small_matmul, gqa_decode, sdpa)
+def in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
+    """small_matmul for some queries after others, whose scores stay in the cache; no block reads keys ahead of it."""
+    found = list[Tensor]()
+    for end in range(BLOCK, q.shape[2] + BLOCK, BLOCK):
+        part = mask if mask.bias is None else mask._replace(bias=mask.bias[:, :, end - BLOCK : end])
+        seen = end if mask.causal else k.shape[2]
+        found.append(small_matmul(q[:, :, end - BLOCK : end], k[:, :, :seen], v[:, :, :seen], part, at, step))
+    return torch.cat(found, 2)
+
+
+KERNELS = (small_matmul, in_blocks, gqa_decode, sdpa)
+BLOCK = 64  # queries
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """By the fastest kernel that may run, else by the formula written out."""
     if at.spec.cap:  # the fused kernels cannot cap scores
         return small_matmul(q, k, v, mask, at, step)
-    if q.requires_grad:
-        small = k.shape[2] <= 256  # measured by bench/attention_training.py
-    else:
-        # 2 to 10 times as fast (bench/attention_inference.py); from 512 queries on the fused kernel is twice as fast
-        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        small = q.dtype == torch.bfloat16 and q.shape[2] <= 256 and scores <= 1 << 22
-    if small and q.device.type == "cpu":  # storing so few scores costs less than the fused kernel's overhead
+    if q.device.type == "cpu" and q.requires_grad and k.shape[2] <= 256:  # measured by bench/attention_training.py
         return small_matmul(q, k, v, mask, at, step)
-    if at.spec.dropout == 0.0 or step.drop is no_dropout:  # the fused kernels cannot apply our dropout
+    if at.spec.dropout == 0.0 or step.drop is no_dropout:  # what follows cannot apply our dropout
+        scores = q.shape[0] * q.shape[1] * min(q.shape[2], BLOCK) * k.shape[2]
+        if q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad and scores <= 1 << 22:
+            return in_blocks(q, k, v, mask, at, step)  # 2 to 10 times as fast (bench/attention_inference.py)
         if k.shape[1] < q.shape[1] and q.shape[2] == 1:
             return gqa_decode(q, k, v, mask, at, step)
         return sdpa(q, k, v, mask, at, step)

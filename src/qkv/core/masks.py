@@ -76,14 +76,6 @@ def compute_alibi(heads: int, at: MaskContext) -> Tensor:
     return -slope[None, :, None, None] * (at.k_pos[None, :] - at.q_pos[:, None]).abs()  # B H T S
 
 
-def find_reasons(rule: spec.Mask, at: MaskContext) -> Tensor:
-    """Why each cell is masked: uint8 [B or 1, T, S], an index into REASONS, 0 where seen; the first reason wins."""
-    why = torch.zeros(1, len(at.q_pos), len(at.k_pos), dtype=torch.uint8, device=at.k_pos.device)
-    for reason, cells in find_blocked(rule, at):
-        why = torch.where((why == 0) & cells, torch.tensor(REASONS.index(reason), dtype=torch.uint8), why)
-    return why
-
-
 def add_position_bias(mask: AttentionBias, bias: Tensor) -> AttentionBias:
     """The mask plus a position bias [1, H, T, S], through which gradients flow."""
     bias = bias if mask.bias is None else bias + mask.bias

@@ -77,6 +77,9 @@ def scale_frequencies(exponent: Tensor, positions: Tensor, s: spec.Rotary, by: s
         length = (positions.max() + 1).clamp_min(by.trained)
         stretch = by.factor * length / by.trained - (by.factor - 1)
         return 1.0 / (s.base * stretch ** (s.dim / (s.dim - 2))) ** exponent
+    if by.kind == "longrope":  # all positions turn by one set of factors, which their last one decides
+        short, long = (torch.tensor(each, device=exponent.device) for each in (by.short, by.long))  # P/2
+        return 1.0 / (torch.where(positions.max() < by.trained, short, long) * s.base**exponent)
     speed = 1.0 / s.base**exponent
     if by.kind == "linear":
         return speed / by.factor

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock
-
 from qkv.errors import QkvError
-from qkv.files import is_abandoned
+from qkv.files import hold_lock, is_abandoned
 from qkv.messages import Message
 from qkv.paths import cache_dir
 
@@ -67,7 +65,7 @@ def fetch_entry(name: str, read: Callable[[Path], T], write: Callable[[Path], ob
         QkvError: as `write` does.
     """
     place = encoded_dir() / name
-    with lock_entry(place):
+    with hold_lock(place.with_name(f"{place.name}.lock")):
         try:
             found = read(place)
         except QkvError:
@@ -81,22 +79,6 @@ def fetch_entry(name: str, read: Callable[[Path], T], write: Callable[[Path], ob
             os.utime(place)
             atexit.register(marker.unlink, missing_ok=True)
     return found
-
-
-@contextmanager
-def lock_entry(place: Path) -> Iterator[None]:
-    """Hold an entry, waiting for whoever does; on a file system without locks, nothing."""
-    lock = FileLock(place.with_name(f"{place.name}.lock"))
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except (OSError, NotImplementedError):  # what cannot be written is reported by who writes it
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def list_entries() -> list[Entry]:
@@ -138,7 +120,7 @@ def prune_entries(older_than: float) -> list[Entry]:
             file.unlink(missing_ok=True)
     removed = [entry for entry in list_entries() if entry.days >= older_than and not entry.in_use]
     for entry in removed:
-        with lock_entry(entry.folder):
+        with hold_lock(entry.folder.with_name(f"{entry.folder.name}.lock")):
             shutil.rmtree(entry.folder, ignore_errors=True)
         entry.folder.with_name(f"{entry.folder.name}.lock").unlink(missing_ok=True)
     return removed

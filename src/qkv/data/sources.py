@@ -194,13 +194,14 @@ def read_tsv_rows(
             ahead = False
             return None
         if len(cells) <= max(columns):
-            raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}", place=place,
-                           cells=len(cells), columns=max(columns) + 1, tabs=tabs)
+            raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}{chosen}", place=place,
+                           cells=len(cells), columns=max(columns) + 1, tabs=tabs, chosen=chosen)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
     comma = find_suffix(path) == ".csv"
     tabs = "" if comma else Message(" with tabs between")
+    chosen = "" if columns == (0, 1) else Message(" for data.columns={chosen}, counted from 0", chosen=list(columns))
     found = (read_csv_rows(path, parse, policy=policy) if comma else
              read_rows(path, lambda text, place: parse(text.split("\t"), place), policy=policy))
     return ((number, row) for number, row in found if row is not None)

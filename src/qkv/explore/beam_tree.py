@@ -23,7 +23,7 @@ from qkv.explore.question import (
     question_as_json,
 )
 from qkv.generation.beam import BeamSearch, Hypothesis
-from qkv.generation.candidates import Candidates
+from qkv.generation.candidates import Candidate, Candidates
 from qkv.generation.decoder import Decoder, count_new_tokens
 from qkv.lens.trace import Trace
 from qkv.model import Model
@@ -66,7 +66,7 @@ class RecordingSearch(BeamSearch):
     def rank_candidates(self, logits: Tensor) -> Candidates:
         """As in BeamSearch; every finite candidate becomes a node."""
         found = super().rank_candidates(logits)
-        step, self.born = self.beams.tokens.shape[1], {}
+        step, self.born = self.written, {}
         rows = (x[0].tolist() for x in (found.sums, found.parents, found.tokens))
         for n, (total, parent, token) in enumerate(zip(*rows, strict=True)):
             if total > -torch.inf:
@@ -75,14 +75,23 @@ class RecordingSearch(BeamSearch):
                 self.nodes.append(Node(step, self.places[parent], token, total, "ended" if ends else "pruned"))
         return found
 
-    def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
+    def go_on(self, live: list[list[Candidate]]) -> Tensor:
         """As in BeamSearch; candidates that go on are marked as kept."""
-        going = zip(rows.tolist(), self.beams.tokens[:, -1].tolist(), self.beams.sums[0].tolist(), strict=True)
-        self.places = [self.born.get((row, token), -1) for row, token, _ in going]
-        for place, total in zip(self.places, self.beams.sums[0].tolist(), strict=True):
-            if place >= 0 and total > -torch.inf:
+        self.places = self.mark_kept(live[0])
+        return super().go_on(live)
+
+    def add_live(self, source: int, live: list[Candidate]) -> None:
+        """As in BeamSearch, where the search is over."""
+        self.mark_kept(live)
+        super().add_live(source, live)
+
+    def mark_kept(self, live: list[Candidate]) -> list[int]:
+        """Mark candidates; their places among the nodes."""
+        places = [self.born.get((c.row, c.token), -1) for c in live]
+        for c, place in zip(live, places, strict=True):
+            if place >= 0 and c.total > -torch.inf:
                 self.nodes[place].fate = "kept"
-        return super().drop_finished(rows, first=first)
+        return places
 
 
 @torch.inference_mode()

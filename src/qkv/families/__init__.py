@@ -12,13 +12,16 @@ class. It imports nothing of the core; nothing registers it: the folder is scann
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from qkv.families._config import Config
 from qkv.messages import Message
+from qkv.spec import Spec
+
+WINDOWED = {"full_attention": False, "sliding_attention": True}  # kinds of layers: whether they have a window
 
 
 @cache
@@ -52,3 +55,25 @@ def count_labels(c: Config, default: int = 2) -> int:
 def name_labels(count: int) -> dict[str, str]:
     """Default names for `count` labels, as `id2label` of a config."""
     return {str(i): f"LABEL_{i}" for i in range(count)}
+
+
+def read_windows(c: Config, usual: Sequence[bool], *, allowed: bool = True) -> Sequence[bool]:
+    """Which layers see a window: as `layer_types` says, else as is `usual`; none may unless `allowed`."""
+    kinds, known = c.texts("layer_types", None, length=len(usual)), Message("full_attention or sliding_attention")
+    if not allowed:
+        known = Message("full_attention, or sliding_attention with use_sliding_window")
+    for kind in kinds or ():
+        if kind not in WINDOWED or WINDOWED[kind] > allowed:
+            raise c.error("layer_types", kind, known)
+    return [WINDOWED[kind] for kind in kinds] if kinds else usual
+
+
+def name_windows(s: Spec) -> list[str]:
+    """The `layer_types` of a spec."""
+    return ["sliding_attention" if b.attn.mask.window else "full_attention" for b in s.stack.blocks]
+
+
+def name_heads(s: Spec, name: str) -> dict[str, Any]:
+    """The architecture of a decoder with a head, with labels or with neither, and the names of its labels."""
+    ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
+    return {"architectures": [name + ending], **({"id2label": name_labels(s.labels.count)} if s.labels else {})}

@@ -78,11 +78,14 @@ class Config:
         """A number of heads, which divide the width."""
         found = self.size(key)
         if width % found:
-            wide = ", ".join(k for k in sorted(self.read) if k != key and self.values.get(k) == width)
-            said = Message(" ({wide})", wide=wide) if wide else Message()
-            expected = Message("a number that divides the width {width}{said}", width=width, said=said)
-            raise self.error(key, found, expected)
+            raise self.error(key, found, Message("a number that divides the width {width}{keys}", width=width,
+                                                 keys=self.name_keys(width, key)))
         return found
+
+    def name_keys(self, number: int, key: str) -> Message:
+        """The keys beside `key` that hold a number, in brackets."""
+        keys = ", ".join(k for k in sorted(self.read) if k != key and self.values.get(k) == number)
+        return Message(" ({keys})", keys=keys) if keys else Message()
 
     def count(self, key: str, default: Any = REQUIRED, *, null: bool = False) -> Any:
         """A number of things of which there may be none."""
@@ -114,9 +117,17 @@ class Config:
         """A list of texts, one for each of `length` layers where it is given."""
         fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(isinstance(t, str) for t in v)  # noqa: E731
         found = self.value(key, default, Message("a list of texts"), fits)
-        if found is not None and length not in (None, len(found)):
-            raise self.error(key, found, Message("one for each of {blocks} layers", blocks=length))
+        if found is not None and length is not None and length != len(found):
+            raise self.error(key, found, Message("one for each of {blocks} layers{keys}", blocks=length,
+                                                 keys=self.name_keys(length, key)))
         return found
+
+    def factors(self, key: str, length: int) -> tuple[float, ...]:
+        """As many positive numbers that fp32 can hold."""
+        fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and len(v) == length and all(  # noqa: E731
+            type(n) in (int, float) and 0 < n < 1e38 for n in v)
+        expected = Message("a list of {length} positive numbers", length=length)
+        return tuple(map(float, self.value(key, REQUIRED, expected, fits)))
 
     def choice(self, key: str, known: Mapping[str, Any], default: Any = REQUIRED) -> Any:
         """The value of `key` translated by a table; an unknown word is an error that lists the known ones."""

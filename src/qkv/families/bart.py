@@ -53,8 +53,7 @@ def config(s: Spec) -> dict[str, Any]:
 
 def size(width: int, layers: int, heads: int) -> dict[str, Any]:
     """One of the released models (Lewis et al. 2019, section 2.1)."""
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
-             for key, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))}
+    sides = marian.both_sides(layers, heads, 4 * width)
     return {**sides, "d_model": width, "vocab_size": 50265, "activation_function": "gelu"}
 
 

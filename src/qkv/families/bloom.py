@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, gpt2, llama, name_labels
+from qkv.families import Config, gpt2, llama, name_heads
 from qkv.spec import Attention, Block, Ffn, Init, Mask, Norm, Spec, Stack
 
 TYPES = ("bloom",)
@@ -30,16 +30,14 @@ def spec(c: Config) -> Spec:
 def config(s: Spec) -> dict[str, Any]:
     """The BLOOM config of a spec; reading it back shows what BLOOM cannot express."""
     block: Any = s.decoder.blocks[0]
-    ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
     return {
-        "architectures": [f"Bloom{ending}"], "model_type": "bloom", "vocab_size": s.vocabulary,
+        **name_heads(s, "Bloom"), "model_type": "bloom", "vocab_size": s.vocabulary,
         "hidden_size": s.decoder.width, "n_layer": len(s.decoder.blocks), "n_head": block.attn.heads,
         "n_inner": 4 * s.decoder.width, "seq_length": 2048,
         "layer_norm_epsilon": block.norm_in.eps, "initializer_range": s.init.std,
         "attention_dropout": block.attn.dropout, "hidden_dropout": block.dropout,
         "apply_residual_connection_post_layernorm": block.residual == "deepnorm",
         "tie_word_embeddings": s.head is None or s.head.kind == "tied",
-        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
     }
 
 

@@ -7,7 +7,7 @@ Command R7B turns positions only in layers that see a window. A norm over q and 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama
+from qkv.families import Config, llama, name_windows, read_windows
 from qkv.messages import Message
 from qkv.spec import Block, Mask, Norm, Spec
 
@@ -30,16 +30,13 @@ def spec(c: Config) -> Spec:
     norm, layers = Norm("unbiased", c.number("layer_norm_eps", 1e-5)), len(s.stack.blocks)
     near = Mask("causal", c.size("sliding_window", 4096)) if windowed else Mask("causal")
     nth = c.size("sliding_window_pattern", 4)
-    usual = ["sliding_attention" if (i + 1) % nth or not windowed else "full_attention" for i in range(layers)]
-    kinds = (c.texts("layer_types", None, length=layers) if windowed else None) or usual
+    usual = [not windowed or (i + 1) % nth != 0 for i in range(layers)]
+    turned = read_windows(c, usual) if windowed else usual
 
     def place_norm(i: int, b: Block) -> Block:
         turn: Any = b.attn.rotary
-        seen: Any = {"sliding_attention": {"rotary": replace(turn, pairs="interleaved"), "mask": near},
-                     "full_attention": {"rotary": None}}
-        if kinds[i] not in seen:
-            raise c.error("layer_types", kinds[i], Message("one of {known}", known=", ".join(seen)))
-        attn = replace(b.attn, **seen[kinds[i]])
+        attn = replace(b.attn, rotary=replace(turn, pairs="interleaved") if turned[i] else None)
+        attn = replace(attn, mask=near if turned[i] else attn.mask)
         return replace(b, attn=attn, norm_in=norm, residual="parallel", norms="one")
 
     s = llama.map_blocks(s, place_norm)
@@ -56,8 +53,8 @@ def config(s: Spec) -> dict[str, Any]:
     said = llama.config(llama.map_blocks(s, lambda *_: turned), "Cohere2" if windowed else "Cohere")
     said = {k: v for k, v in said.items() if k not in ("rms_norm_eps", "mlp_bias")}
     said |= {"layer_norm_eps": turned.norm_in.eps, "logit_scale": s.head.scale if s.head else 0.0625}
-    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
-    return said | ({"sliding_window": max(filter(None, windows)), "layer_types": kinds} if windowed else {})
+    kinds = {"sliding_window": max(filter(None, windows)), "layer_types": name_windows(s)} if windowed else {}
+    return said | kinds
 
 
 SMALL: dict[str, Any] = {"groups": 8, "vocab_size": 256_000}

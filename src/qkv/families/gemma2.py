@@ -4,8 +4,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, gemma, llama
-from qkv.messages import Message
+from qkv.families import Config, gemma, llama, name_windows, read_windows
 from qkv.spec import Block, Head, Mask, Spec
 
 TYPES = ("gemma2",)
@@ -27,16 +26,13 @@ def add_parts(c: Config, base: Spec, period: int) -> Spec:
     """The spec with windows but in every `period`th layer, and the scale, norms and capped logits of later Gemmas."""
     c.fixed("hidden_activation", "gelu_pytorch_tanh")
     s, window = gemma.shift(base), c.size("sliding_window", None)
-    usual = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(len(s.stack.blocks))]
-    kinds = c.texts("layer_types", None, length=len(usual)) or usual
-    masks = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=window)}
-    if bad := set(kinds) - masks.keys():
-        raise c.error("layer_types", min(bad), Message("full_attention or sliding_attention"))
+    near = read_windows(c, [(i + 1) % period != 0 for i in range(len(s.stack.blocks))])
     scalar, limit = c.size("query_pre_attn_scalar"), c.number("final_logit_softcapping", None)
 
     def block(i: int, b: Block) -> Block:
         scale = None if scalar == c.size("head_dim") else scalar**-0.5
-        return replace(b, attn=replace(b.attn, mask=masks[kinds[i]], scale=scale), norm_out=b.norm_in)
+        attn = replace(b.attn, mask=Mask("causal", window if near[i] else None), scale=scale)
+        return replace(b, attn=attn, norm_out=b.norm_in)
 
     head: Head | None = s.head and replace(s.head, cap=limit and float(limit))
     return replace(llama.map_blocks(s, block), head=head)
@@ -48,7 +44,7 @@ def config(s: Spec, name: str = "Gemma2") -> dict[str, Any]:
     windows = [b.attn.mask.window for b in s.stack.blocks]
     return said | {
         "hidden_activation": said.pop("hidden_act"), "sliding_window": next(filter(None, windows), None),
-        "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
+        "layer_types": name_windows(s),
         "query_pre_attn_scalar": round(attn.scale**-2) if attn.scale else said["head_dim"],
         "attn_logit_softcapping": attn.cap, "final_logit_softcapping": s.head.cap if s.head else None,
     }

@@ -26,9 +26,7 @@ def spec(c: Config) -> Spec:
 
 def config(s: Spec) -> dict[str, Any]:
     """The GLM-4 config of a spec; reading it back shows what GLM-4 cannot express."""
-    attn: Any = s.stack.blocks[0].attn
-    said = llama.config(s, "Glm4" if s.stack.blocks[0].norm_out else "Glm")
-    said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}
+    said = llama.config(s, "Glm4" if s.stack.blocks[0].norm_out else "Glm", partial=True)
     return {k: v for k, v in said.items() if k != "mlp_bias"}
 
 

@@ -36,8 +36,7 @@ def config(s: Spec) -> dict[str, Any]:
     blocks: Any = s.stack.blocks
     attn, moe, dense = blocks[0].attn, blocks[-1].moe, [b.ffn for b in blocks if b.ffn]
     plain = replace(blocks[-1], ffn=dense[0] if dense else moe.expert, moe=None)
-    said = llama.config(llama.map_blocks(s, lambda *_: plain), "Glm4Moe") | deepseek.expert_config(moe)
-    said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}
+    said = llama.config(llama.map_blocks(s, lambda *_: plain), "Glm4Moe", partial=True) | deepseek.expert_config(moe)
     del said["mlp_bias"]
     own = {"model_type": "glm4_moe", "use_qk_norm": attn.qk_norm is not None, "first_k_dense_replace": len(dense)}
     return said | own

@@ -29,8 +29,7 @@ def spec(c: Config) -> Spec:
 def config(s: Spec) -> dict[str, Any]:
     """The GPT-NeoX config of a spec; reading it back shows what GPT-NeoX cannot express."""
     block: Any = s.stack.blocks[0]
-    said = llama.config(s, "GPTNeoX")
-    said["rope_parameters"] |= {"partial_rotary_factor": block.attn.rotary.dim / block.attn.head_dim}
+    said = llama.config(s, "GPTNeoX", partial=True)
     own = {"model_type": "gpt_neox", "layer_norm_eps": said.pop("rms_norm_eps"), "hidden_dropout": block.dropout,
            "use_parallel_residual": block.residual == "parallel"}
     return {k: v for k, v in said.items() if k not in ("num_key_value_heads", "head_dim", "mlp_bias")} | own

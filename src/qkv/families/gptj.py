@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, gpt2, llama, name_labels
+from qkv.families import Config, gpt2, llama, name_heads
 from qkv.spec import Block, Head, Rotary, Spec
 
 TYPES = ("gptj",)
@@ -33,9 +33,7 @@ def config(s: Spec) -> dict[str, Any]:
     attn: Any = s.stack.blocks[0].attn
     said = gpt2.config(replace(s, head=s.head or Head("untied")))
     del said["scale_attn_weights"]
-    ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
-    return said | {"architectures": [f"GPTJ{ending}"], "model_type": "gptj", "rotary_dim": attn.rotary.dim,
-                   **({"id2label": name_labels(s.labels.count)} if s.labels else {})}
+    return said | {**name_heads(s, "GPTJ"), "model_type": "gptj", "rotary_dim": attn.rotary.dim}
 
 
 SIZES = {"6b": SIX | {"rotary_dim": 64}}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, _rope, count_labels, name_labels
+from qkv.families import Config, _rope, count_labels, name_heads
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack
 
@@ -47,22 +47,21 @@ def read_heads(c: Config) -> tuple[Head | None, Labels | None]:
     return None, None
 
 
-def config(s: Spec, name: str = "Llama") -> dict[str, Any]:
-    """The LLaMA config of a spec; reading it back shows what LLaMA cannot express."""
+def config(s: Spec, name: str = "Llama", *, partial: bool = False) -> dict[str, Any]:
+    """The LLaMA config of a spec, with the `partial` turn of heads; reading it back shows what LLaMA cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     attn: Any = block.attn  # another kind of attention fails here, and the caller tries the next family
-    ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
+    share = {"partial_rotary_factor": attn.rotary.dim / attn.head_dim} if partial else {}
     return {
-        "architectures": [name + ending], "model_type": name.lower(), "vocab_size": s.vocabulary,
+        **name_heads(s, name), "model_type": name.lower(), "vocab_size": s.vocabulary,
         "hidden_size": stack.width, "intermediate_size": block.ffn.width,
         "num_hidden_layers": len(stack.blocks), "num_attention_heads": attn.heads,
         "num_key_value_heads": attn.groups, "head_dim": attn.head_dim,
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[block.ffn.activation],
         "max_position_embeddings": stack.longest, "rms_norm_eps": block.norm_in.eps,
-        "rope_parameters": _rope.write_rotary(attn.rotary), "attention_bias": attn.bias,
+        "rope_parameters": _rope.write_rotary(attn.rotary) | share, "attention_bias": attn.bias,
         "attention_dropout": attn.dropout, "mlp_bias": block.ffn.bias, "initializer_range": s.init.std,
         "tie_word_embeddings": bool(s.head) and s.head.kind == "tied",
-        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
     }
 
 

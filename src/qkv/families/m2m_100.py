@@ -7,14 +7,14 @@ from qkv.families import Config, marian
 from qkv.spec import Head, Init, Norm, Spec, Stack, Table
 
 TYPES = ("m2m_100",)
-DEFAULTS = {"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "attention_dropout": 0.1}
+TOKENS = {"m2m_100": "numbered"}  # NLLB brings a tokenizer.json, which comes first
+DEFAULTS = {"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "attention_dropout": 0.1,
+            **marian.both_sides(12, 16, 4096)}
 
 
 def spec(c: Config) -> Spec:
     """The spec that an M2M-100 config describes."""
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
-             for key, value in (("layers", 12), ("attention_heads", 16), ("ffn_dim", 4096))}
-    s, norm = marian.spec(c.with_defaults(**DEFAULTS, **sides, vocab_size=128_112)), Norm("layer", 1e-5)
+    s, norm = marian.spec(c.with_defaults(**DEFAULTS, vocab_size=128_112)), Norm("layer", 1e-5)
     c.fixed("tie_word_embeddings", True)
     offset = c.count("pad_token_id", 1) + 1  # positions begin behind the padding's number, as in fairseq
     table = Table("sinusoid", size=c.size("max_position_embeddings", 1024), layout="spanning", offset=offset)
@@ -39,9 +39,7 @@ def config(s: Spec) -> dict[str, Any]:
 
 def size(width: int, layers: int, ffn: int, vocabulary: int = 256_206) -> dict[str, Any]:
     """One of the released models (Fan et al. 2020; NLLB team 2022, table 31), all with 16 heads."""
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
-             for key, value in (("layers", layers), ("attention_heads", 16), ("ffn_dim", ffn))}
-    return {**sides, "d_model": width, "vocab_size": vocabulary}
+    return {**marian.both_sides(layers, 16, ffn), "d_model": width, "vocab_size": vocabulary}
 
 
 SIZES = {"418m": size(1024, 12, 4096, 128_112), "1.2b": size(1024, 24, 8192, 128_112),

@@ -59,12 +59,16 @@ def config(s: Spec) -> dict[str, Any]:
     }
 
 
+def both_sides(layers: int, heads: int, ffn: int) -> dict[str, Any]:
+    """The sizes of encoder and decoder alike."""
+    return {f"{side}_{key}": value for side in ("encoder", "decoder")
+            for key, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", ffn))}
+
+
 def size(width: int, heads: int, ffn: int) -> dict[str, Any]:
     """One of the paper's models (Vaswani et al. 2017, table 3), with its shared vocabulary of 37,000."""
-    sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
-             for key, value in (("layers", 6), ("attention_heads", heads), ("ffn_dim", ffn))}
-    return {**sides, "d_model": width, "vocab_size": 37_000, "activation_function": "relu", "scale_embedding": True,
-            "max_position_embeddings": 512}
+    return {**both_sides(6, heads, ffn), "d_model": width, "vocab_size": 37_000, "activation_function": "relu",
+            "scale_embedding": True, "max_position_embeddings": 512}
 
 
 SIZES = {"base": size(512, 8, 2048), "big": size(1024, 16, 4096)}

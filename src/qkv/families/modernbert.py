@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, bert, count_labels, name_labels, read_architecture
-from qkv.messages import Message
+from qkv.families import Config, bert, count_labels, name_labels, name_windows, read_architecture, read_windows
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack
 
 TYPES = ("modernbert",)
@@ -17,20 +16,17 @@ def spec(c: Config) -> Spec:
     width, heads, bias = c.size("hidden_size", 768), c.size("num_attention_heads", 12), c.flag("attention_bias", False)
     norm = Norm("layer" if c.flag("norm_bias", False) else "unbiased", c.number("norm_eps", 1e-5))
     layers, nth = c.layers("num_hidden_layers", 22), c.size("global_attn_every_n_layers", 3)
-    usual = ["sliding_attention" if i % nth else "full_attention" for i in range(layers)]
-    kinds, window = c.texts("layer_types", None, length=layers) or usual, c.size("local_attention", 128) // 2 + 1
-    if odd := [kind for kind in kinds if kind not in KINDS]:
-        raise c.error("layer_types", odd[0], Message("one of {known}", known=", ".join(KINDS)))
+    near, window = read_windows(c, [i % nth != 0 for i in range(layers)]), c.size("local_attention", 128) // 2 + 1
     usual_attn = Attention(
         heads=heads, groups=heads, head_dim=width // heads, mask=Mask("full"), bias=bias, out_bias=bias,
         dropout=c.share("attention_dropout", 0.0),
     )  # fmt: skip
-    attn = {kind: replace(usual_attn, rotary=Rotary(usual_attn.head_dim, float(read_base(c, kind))),
-                          mask=Mask("full", window if kind == "sliding_attention" else None)) for kind in KINDS}
+    attn = [replace(usual_attn, rotary=Rotary(usual_attn.head_dim, float(read_base(c, kind))), mask=Mask("full", seen))
+            for kind, seen in zip(KINDS, (None, window), strict=True)]
     ffn = Ffn(width=c.size("intermediate_size", 1152), activation=c.choice("hidden_activation", bert.ACTIVATIONS,
               "gelu"), gated=True, bias=c.flag("mlp_bias", False), dropout=c.share("mlp_dropout", 0.0))
-    usual_block = Block(attn[kinds[0]], ffn, norm_in=norm)
-    blocks = (replace(usual_block, norms="second"), *(replace(usual_block, attn=attn[kind]) for kind in kinds[1:]))
+    usual_block = Block(attn[near[0]], ffn, norm_in=norm)
+    blocks = (replace(usual_block, norms="second"), *(replace(usual_block, attn=attn[seen]) for seen in near[1:]))
     stack = Stack(width=width, blocks=blocks, embed_norm=norm, final_norm=norm,
                   dropout=c.share("embedding_dropout", 0.0), context=c.size("max_position_embeddings", 8192))
     head, labels = read_heads(c, norm)
@@ -62,7 +58,7 @@ def read_heads(c: Config, norm: Norm) -> tuple[Head | None, Labels | None]:
 def config(s: Spec) -> dict[str, Any]:
     """The ModernBERT config of a spec; reading it back shows what ModernBERT cannot express."""
     stack, first, windows = s.encoder, s.encoder.blocks[0], [b.attn.mask.window for b in s.encoder.blocks]
-    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+    kinds = name_windows(s)
     bases = {kind: next((b.attn.rotary.base for b, k in zip(stack.blocks, kinds, strict=True) if k == kind), usual)
              for kind, (_, usual) in KINDS.items()}
     words = {v: k for k, v in reversed(bert.ACTIVATIONS.items())}

@@ -4,8 +4,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, _rope, llama, olmo2
-from qkv.messages import Message
+from qkv.families import Config, _rope, llama, name_windows, olmo2, read_windows
 from qkv.spec import Block, Mask, Spec
 
 TYPES = ("olmo3",)
@@ -17,15 +16,10 @@ def spec(c: Config) -> Spec:
     dim = c.size("hidden_size") // c.size("num_attention_heads")
     turns = _rope.read_rotaries(c.with_defaults(rope_theta=THETA), dim, THETA)
     s, window = olmo2.spec(c, turns[False]), c.size("sliding_window", 4096)
-    usual = ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(len(s.stack.blocks))]
-    kinds = c.texts("layer_types", None, length=len(usual)) or usual
-    masks = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=window)}
-    if bad := set(kinds) - masks.keys():
-        raise c.error("layer_types", min(bad), Message("full_attention or sliding_attention"))
+    near = read_windows(c, [(i + 1) % 4 != 0 for i in range(len(s.stack.blocks))])
 
     def block(i: int, b: Block) -> Block:
-        mask = masks[kinds[i]]
-        return replace(b, attn=replace(b.attn, mask=mask, rotary=turns[bool(mask.window)]))
+        return replace(b, attn=replace(b.attn, mask=Mask("causal", window if near[i] else None), rotary=turns[near[i]]))
 
     return llama.map_blocks(s, block)
 
@@ -35,7 +29,7 @@ def config(s: Spec) -> dict[str, Any]:
     windows = [b.attn.mask.window for b in s.stack.blocks]
     return olmo2.config(s, "Olmo3") | {
         "sliding_window": next(filter(None, windows), 4096), "rope_parameters": _rope.write_rotaries(s),
-        "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
+        "layer_types": name_windows(s),
     }
 
 

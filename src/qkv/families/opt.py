@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.families import Config, llama, name_labels
+from qkv.families import Config, llama, name_heads
 from qkv.messages import Message
 from qkv.spec import Attention, Block, Ffn, Init, Mask, Norm, Spec, Stack, Table
 
@@ -35,16 +35,14 @@ def config(s: Spec) -> dict[str, Any]:
     """The OPT config of a spec; reading it back shows what OPT cannot express."""
     stack, block = s.stack, s.stack.blocks[0]
     attn: Any = block.attn
-    ending = "ForCausalLM" if s.head else "ForSequenceClassification" if s.labels else "Model"
     return {
-        "architectures": [f"OPT{ending}"], "model_type": "opt", "vocab_size": s.vocabulary,
+        **name_heads(s, "OPT"), "model_type": "opt", "vocab_size": s.vocabulary,
         "hidden_size": stack.width, "num_hidden_layers": len(stack.blocks), "num_attention_heads": attn.heads,
         "ffn_dim": block.ffn.width, "max_position_embeddings": stack.longest, "word_embed_proj_dim": stack.width,
         "activation_function": {v: k for k, v in reversed(llama.ACTIVATIONS.items())}[block.ffn.activation],
         "do_layer_norm_before": bool(block.norm_in), "_remove_final_layer_norm": not stack.final_norm,
         "enable_bias": attn.bias, "dropout": block.dropout, "attention_dropout": attn.dropout,
         "init_std": s.init.std, "tie_word_embeddings": s.head is None or s.head.kind == "tied",
-        **({"id2label": name_labels(s.labels.count)} if s.labels else {}),
     }
 
 

@@ -19,9 +19,8 @@ def spec(c: Config) -> Spec:
 
 def config(s: Spec) -> dict[str, Any]:
     """The Phi-3 config of a spec; reading it back shows what Phi-3 cannot express."""
-    attn: Any = s.stack.blocks[0].attn
-    said: Any = llama.config(s, "Phi3") | {"sliding_window": attn.mask.window, "resid_pdrop": s.stack.blocks[0].dropout}
-    said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}
+    said, block = llama.config(s, "Phi3", partial=True), s.stack.blocks[0]
+    said |= {"sliding_window": block.attn.mask.window, "resid_pdrop": block.dropout}
     return {k: v for k, v in said.items() if k not in ("attention_bias", "mlp_bias", "head_dim")}
 
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama
-from qkv.messages import Message
+from qkv.families import Config, llama, name_windows, read_windows
 from qkv.spec import Block, Mask, Spec
 
 TYPES = ("qwen2",)
@@ -22,15 +21,10 @@ def add_windows(c: Config, s: Spec) -> Spec:
     window = c.size("sliding_window", 4096, null=True)
     size = window if c.flag("use_sliding_window", False) else None
     first, layers = c.count("max_window_layers", 28), len(s.stack.blocks)
-    usual = ["sliding_attention" if size and i >= first else "full_attention" for i in range(layers)]
-    kinds = c.texts("layer_types", None, length=layers) or usual
-    known = {"full_attention": Mask("causal"), "sliding_attention": Mask("causal", window=size)}
+    near = read_windows(c, [bool(size) and i >= first for i in range(layers)], allowed=bool(size))
 
     def change_mask(i: int, b: Block) -> Block:
-        if kinds[i] not in known or (kinds[i] == "sliding_attention" and not size):
-            raise c.error("layer_types", kinds[i],
-                          Message("full_attention, or sliding_attention with use_sliding_window"))
-        return replace(b, attn=replace(b.attn, mask=known[kinds[i]]))
+        return replace(b, attn=replace(b.attn, mask=Mask("causal", size if near[i] else None)))
 
     return llama.map_blocks(s, change_mask)
 
@@ -39,8 +33,8 @@ def config(s: Spec, name: str = "Qwen2") -> dict[str, Any]:
     """The Qwen2 config of a spec; reading it back shows what Qwen2 cannot express."""
     said = {k: v for k, v in llama.config(s, name).items() if k not in ("attention_bias", "mlp_bias")}
     sizes = [b.attn.mask.window for b in s.stack.blocks]
-    said["layer_types"] = ["sliding_attention" if w else "full_attention" for w in sizes]
-    return said | {"use_sliding_window": any(sizes), "sliding_window": next(filter(None, sizes), None)}
+    return said | {"layer_types": name_windows(s), "use_sliding_window": any(sizes),
+                   "sliding_window": next(filter(None, sizes), None)}
 
 
 def size(width: int, layers: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:

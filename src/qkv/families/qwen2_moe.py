@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama
+from qkv.families import Config, llama, name_windows, read_windows
 from qkv.messages import Message
 from qkv.spec import Experts, Ffn, Mask, Spec
 
@@ -22,13 +22,14 @@ def spec(c: Config) -> Spec:
     shared = replace(ffn, width=c.size("shared_expert_intermediate_size", 5632))
     moe = replace(read_experts(c, ffn, (60, 4, 1408)), shared=shared, shared_gate=True)
     layers, most = len(base.stack.blocks), c.count("max_window_layers", 28)
-    usual = ["sliding_attention" if i % 2 == 0 and i < most else "full_attention" for i in range(layers)]
-    kinds = c.texts("layer_types", None, length=layers) or usual
+    near = read_windows(c, [i % 2 == 0 and i < most for i in range(layers)])
     windowed = c.flag("use_sliding_window", False)
-    window = (c.size if windowed else c.count)("sliding_window", 4096, null=True)  # 0 where none is used
-    near = Mask("causal", window=window) if windowed else attn.mask
-    masks = [near if kind == "sliding_attention" else attn.mask for kind in kinds]
-    return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(attn, mask=masks[i])))
+    window = c.count("sliding_window", 4096, null=True)  # 0 where none is used
+    if windowed and window == 0:
+        raise c.error("sliding_window", 0, Message("1 or more, with use_sliding_window"))
+    mask = Mask("causal", window=window) if windowed else attn.mask
+    return llama.map_blocks(add_experts(c, base, moe), lambda i, b: replace(b, attn=replace(
+        attn, mask=mask if near[i] else attn.mask)))
 
 
 def read_experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> Experts:
@@ -44,7 +45,7 @@ def read_experts(c: Config, ffn: Ffn | None, defaults: tuple[int, int, int]) -> 
 def add_experts(c: Config, base: Spec, moe: Experts) -> Spec:
     """The spec with experts in every n-th layer, except in those that the config lists as dense."""
     fits: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(type(i) is int for i in v)  # noqa: E731
-    dense = c.value("mlp_only_layers", None, Message("a list of whole numbers"), fits) or []
+    dense = c.value("mlp_only_layers", [], Message("a list of whole numbers"), fits, null=True) or []
     nth = c.size("decoder_sparse_step", 1)
     return llama.map_blocks(base, lambda i, b: b if i in dense or (i + 1) % nth else replace(b, ffn=None, moe=moe))
 
@@ -57,7 +58,7 @@ def config(s: Spec) -> dict[str, Any]:
         "model_type": "qwen2_moe", "qkv_bias": s.stack.blocks[0].attn.bias,
         "shared_expert_intermediate_size": next(b.moe for b in s.stack.blocks if b.moe).shared.width,
         "use_sliding_window": any(windows), "sliding_window": max(w or 0 for w in windows),
-        "layer_types": ["sliding_attention" if w else "full_attention" for w in windows],
+        "layer_types": name_windows(s),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from qkv.families import Config, llama
+from qkv.families import Config, llama, name_windows, read_windows
 from qkv.messages import Message
 from qkv.spec import Block, Mask, Spec
 
@@ -26,15 +26,11 @@ def spec(c: Config) -> Spec:
     turned = c.value("no_rope_layers", None, wanted, bits) or [int((i + 1) % nth != 0) for i in range(layers)]
     window, windowed = c.count("sliding_window", None), c.flag("use_sliding_window", False)
     window = window if windowed else None
-    usual = ["sliding_attention" if window and not turned[i] else "full_attention" for i in range(layers)]
-    kinds = c.texts("layer_types", None, length=layers) or usual
-    known = {"full_attention": Mask("causal")} | ({"sliding_attention": Mask("causal", window)} if window else {})
-    if odd := [kind for kind in kinds if kind not in known]:
-        raise c.error("layer_types", odd[0], Message("full_attention, or sliding_attention with use_sliding_window"))
+    near = read_windows(c, [bool(window) and not turn for turn in turned[:layers]], allowed=bool(window))
 
     def change_turn(i: int, b: Block) -> Block:
         turn = b.attn.rotary if turned[i] else None
-        return replace(b, attn=replace(b.attn, rotary=turn, mask=known[kinds[i]]))
+        return replace(b, attn=replace(b.attn, rotary=turn, mask=Mask("causal", window if near[i] else None)))
 
     return llama.map_blocks(s, change_turn)
 
@@ -47,7 +43,7 @@ def config(s: Spec) -> dict[str, Any]:
     return llama.config(llama.map_blocks(s, lambda *_: turned), "SmolLM3") | {
         "no_rope_layers": [int(b.attn.rotary is not None) for b in blocks], "use_sliding_window": any(windows),
         "sliding_window": next(filter(None, windows), None),
-        "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],
+        "layer_types": name_windows(s),
     }
 
 

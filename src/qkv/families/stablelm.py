@@ -27,9 +27,7 @@ def spec(c: Config) -> Spec:
 
 def config(s: Spec) -> dict[str, Any]:
     """The StableLM config of a spec; reading it back shows what StableLM cannot express."""
-    said, block = llama.config(s, "StableLm"), s.stack.blocks[0]
-    attn: Any = block.attn
-    said["rope_parameters"] |= {"partial_rotary_factor": attn.rotary.dim / attn.head_dim}
+    said, block = llama.config(s, "StableLm", partial=True), s.stack.blocks[0]
     own = {"layer_norm_eps": said.pop("rms_norm_eps"), "use_qkv_bias": said.pop("attention_bias"),
            "hidden_dropout": block.dropout, "use_parallel_residual": block.residual == "parallel"}
     return {k: v for k, v in said.items() if k not in ("mlp_bias", "head_dim")} | own

@@ -3,14 +3,14 @@
 Letters: B sources still searched, M beams, C candidates, T tokens so far, V vocabulary. A hypothesis' score is its
 log probability, as adjusted where penalties are given, over a length penalty; its length counts the end id. engine.py
 runs it; a beam is an index into a batch's cache, or a table of pages. What a text must obey (constraints.py) goes along
-with each beam.
+with each beam. The device ranks followers; the host reads them once a step, and what was written stays with it.
 """
 
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from qkv import sampling
 from qkv.core.model import Transformer
-from qkv.devices import keep_freed
 from qkv.errors import QkvError
 from qkv.generation.candidates import Candidate, Candidates, Reach, share_beams
 from qkv.generation.constraints import Guide
@@ -90,23 +89,22 @@ class Hypothesis:
     finish_reason: Finish
 
 
+class Text(NamedTuple):
+    """The last token of what a beam wrote, with its logprob under the model itself, and what stands before it."""
+
+    before: "Text | None"
+    token: int
+    logprob: float
+
+
 @dataclass
 class Beams:
     """The live hypotheses of all sources still searched; rows stand source by source, children where parents stood."""
 
     sources: list[int]
     sums: Tensor  # B M
-    tokens: Tensor  # BM T
-    logprobs: Tensor  # BM T, of the model itself
+    texts: list[Text | None]  # BM
     guides: list[Guide | None]  # BM
-
-    def hypothesis(self, row: int, search: Search, ended: Candidate | None = None) -> Hypothesis:
-        """The live row unchanged, or ended by a candidate."""
-        tokens, logprobs = self.tokens[row].tolist(), self.logprobs[row].tolist()
-        total = ended.total if ended else float(self.sums.flatten()[row])
-        if ended:
-            tokens, logprobs = [*tokens, ended.token], [*logprobs, ended.logprob]
-        return Hypothesis(tokens, total / search.divisor(len(tokens)), logprobs, "stop" if ended else "length")
 
 
 class Rows(Protocol):
@@ -133,45 +131,87 @@ class BeamSearch:
         ):
             raise QkvError("groups: {groups} groups search side by side, which a request by itself cannot; remove "
                            "groups, or the engine", code="groups", groups=search.groups)
+        if options.stop_strings:
+            found = repr(options.stop_strings)
+            raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
+                           found=found)
+        if not options.cache:
+            raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
+        self.faults: dict[int, QkvError] = {}  # of sources whose search failed
+        self.written = 0  # tokens of each row
         # long sums of fp32 would drift; MPS has nothing wider
         wide = torch.float32 if decoder.device.type == "mps" else torch.float64
-        none = torch.zeros(len(limits), 0, dtype=wide, device=decoder.device)
+        none = torch.zeros(len(limits), 1, dtype=wide, device=decoder.device)
         guides = list[Guide | None](options.guides if len(options.guides) > 1 else options.guides * len(limits))
         check_guides(guides, limits)
         self.best = min(search.nbest, search.width)  # of a group
         self.guided, self.before = bool(guides), [options.list_before(p) for p in prompts]
-        self.beams = Beams(list(range(len(limits))), none.new_zeros(len(limits), 1), none.long(), none, guides)
+        self.beams = Beams(list(range(len(limits))), none, [None] * len(limits), guides)
 
     def advance(self, logits: Tensor) -> Tensor:
         """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
         found = self.rank_candidates(logits)
-        ends = torch.isin(found.tokens, self.eos)  # B C
-        self.collect(found, ends)
-        live, ended = self.choose_live(found, ends)
-        live.sums = live.sums.masked_fill(ended, -math.inf)
-        old = self.beams
-        live = live.select_columns(order_children(live.parents, old.sums.shape[1]))
-        rows, tokens = live.parents.flatten(), live.tokens.flatten()
-        written = torch.cat((old.tokens[rows], tokens[:, None]), 1)  # BM T
-        logprobs = torch.cat((old.logprobs[rows], live.logprobs.flatten()[:, None]), 1)  # BM T
-        self.beams = Beams(old.sources, live.sums, written, logprobs, self.lead(live) if self.guided else [])
-        return self.drop_finished(rows, first=old.tokens.shape[1] == 0)
+        # ids are exact in the type of sums; this is all that the host reads
+        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).tolist()
+        self.written += 1
+        return self.go_on([self.take_candidates(n, [Candidate(c[0], int(c[1]), int(c[2]), c[3]) for c in each])
+                           for n, each in enumerate(table)])
 
-    def choose_live(self, found: Candidates, ends: Tensor) -> tuple[Candidates, Tensor]:
-        """The likeliest that do not end continue, in order; where too few are left, one that ended fills the place."""
-        columns = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.width]  # B M
-        return found.select_columns(columns), ends.gather(1, columns)
+    def take_candidates(self, n: int, each: list[Candidate]) -> list[Candidate]:
+        """Of a source's candidates, best first, those that go on, each where its parent stood; none when it is done.
 
-    def lead(self, live: Candidates) -> list[Guide | None]:
-        """The guides of the rows that continue."""
-        rows = zip(live.parents.flatten().tolist(), live.tokens.flatten().tolist(), live.sums.flatten().tolist(),
-                   strict=True)
-        old = self.beams.guides
-        return [guide.follow(token) if (guide := old[row]) is not None and total > -math.inf else guide
-                for row, token, total in rows]
+        Those that end and stand among the first `beams` become hypotheses. The likeliest that do not end continue;
+        where too few are left, one that ended fills the place.
+        """
+        source, width, ends = self.beams.sources[n], self.search.width, self.options.eos
+        if any(math.isnan(c.total) for c in each):
+            self.faults[source] = QkvError(
+                "text {number}: its logits are not finite numbers; `check` scans the model's weights",
+                code="logits-not-finite", number=source // self.search.groups + 1)
+            return []
+        for c in each[:width]:
+            if c.token in ends and c.total > -math.inf:
+                self.found[source].append(self.write_out(c, "stop"))
+        self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
+        live = [c for c in each if c.token not in ends][:width]
+        live += [c._replace(total=-math.inf) for c in each if c.token in ends][: width - len(live)]
+        if not self.is_done(source, self.written, max(c.total for c in live)):
+            return order_children(live, self.beams.sums.shape[1])
+        self.add_live(source, live)
+        return []
+
+    def write_out(self, last: Candidate, reason: Finish) -> Hypothesis:
+        """The hypothesis that a candidate ends."""
+        pairs, text = [(last.token, last.logprob)], self.beams.texts[last.row]
+        while text:
+            pairs.append(text[1:])
+            text = text.before
+        tokens, logprobs = (list(part) for part in zip(*reversed(pairs), strict=True))
+        return Hypothesis(tokens, last.total / self.search.divisor(len(tokens)), logprobs, reason)
+
+    def go_on(self, live: list[list[Candidate]]) -> Tensor:
+        """Finished sources leave the batch, and the cache follows the beams' parents; the next ids to read."""
+        stay = [n for n, each in enumerate(live) if each]
+        tail = [n for n in stay if n >= len(stay)]  # the last ones fill the holes, so that few rows move
+        stay = [n if live[n] else tail.pop() for n in range(len(stay))]
+        rows, old, device = [c for n in stay for c in live[n]], self.beams, self.decoder.device
+        sums = torch.tensor([c.total for c in rows], dtype=old.sums.dtype, device=device).view(-1, self.search.width)
+        self.beams = Beams([old.sources[n] for n in stay], sums, [Text(old.texts[c.row], *c[2:]) for c in rows],
+                           [self.lead(c) for c in rows] if self.guided else [])
+        parents = torch.tensor([c.row for c in rows])
+        if self.written > 1 and len(stay) == len(live):
+            self.decoder.reorder(parents)
+        elif stay:  # at first each source's one row becomes its beams
+            self.decoder.select_rows(parents, torch.tensor(stay) if len(stay) < len(live) else None)
+        return torch.tensor([c.token for c in rows], device=device)
+
+    def lead(self, c: Candidate) -> Guide | None:
+        """The guide of the row that a candidate goes on from, after it."""
+        guide = self.beams.guides[c.row] if self.guided else None
+        return guide.follow(c.token) if guide is not None and c.total > -math.inf else guide
 
     def rank_candidates(self, logits: Tensor) -> Candidates:
         """The best followers of each source, best first: each [B, C].
@@ -193,9 +233,6 @@ class BeamSearch:
         each = ids.shape[-1]
         sums = (self.beams.sums[:, :, None] + values.view(sources, beams, each)).flatten(1)  # B MC
         top = sums.topk(min(wanted, sums.shape[1]))
-        if top.values.isnan().any():
-            raise QkvError("beam search: the model's logits are not finite numbers; `check` scans its "
-                           "weights")
         first = torch.arange(sources, device=ids.device)[:, None] * beams
         tokens, own = (x.view(sources, beams * each).gather(1, top.indices) for x in (ids, logprobs.to(sums.dtype)))
         found = Candidates(top.values, first + top.indices // each, tokens, own)
@@ -243,8 +280,9 @@ class BeamSearch:
         start = [torch.tensor(self.before[n] if self.before else (), dtype=torch.long, device=device)
                  for n in beams.sources]
         before = pad_sequence(start, batch_first=True, padding_value=none, padding_side="left")  # B T
-        text = torch.cat((before.repeat_interleave(beams.sums.shape[1], 0), beams.tokens), 1)  # BM T
-        written = torch.full((len(text),), beams.tokens.shape[1], device=device)
+        own = torch.tensor([list_tokens(text) for text in beams.texts], dtype=torch.long, device=device)  # BM T
+        text = torch.cat((before.repeat_interleave(beams.sums.shape[1], 0), own), 1)  # BM T
+        written = torch.full((len(text),), self.written, device=device)
         return sampling.adjust(logprobs, self.search, text, written, self.eos.expand(len(text), -1))
 
     def rank_groups(self, values: Tensor, own: Tensor, wanted: int) -> Candidates:
@@ -255,8 +293,10 @@ class BeamSearch:
         source = torch.tensor([n // groups for n in self.beams.sources], device=values.device)  # B
         found = self.rank_values(values, own, wanted)
         for g in range(1, groups):
-            live, ended = self.choose_live(found, torch.isin(found.tokens, self.eos))
-            chosen = (group == g - 1)[:, None] & ~ended & live.sums.isfinite()  # B M
+            ends = torch.isin(found.tokens, self.eos)  # B C
+            columns = ends.int().sort(dim=-1, stable=True).indices[:, : self.search.width]  # B M
+            live = found.select_columns(columns)
+            chosen = (group == g - 1)[:, None] & ~ends.gather(1, columns) & live.sums.isfinite()  # B M
             times.index_put_((source[:, None].expand_as(chosen)[chosen], live.tokens[chosen]),
                              values.new_tensor(1.0), accumulate=True)
             paid = values - self.search.diversity_penalty * times[source].repeat_interleave(width, 0)  # BM V
@@ -265,42 +305,6 @@ class BeamSearch:
             found = Candidates(*(torch.where(mine, new, old) for new, old in
                                  zip(vars(later).values(), vars(found).values(), strict=True)))
         return found
-
-    def collect(self, found: Candidates, ends: Tensor) -> None:
-        """Candidates that end and stand among the first `beams` become hypotheses; each source keeps its best."""
-        width = self.search.width
-        ended = (ends & found.sums.isfinite())[:, :width].nonzero().tolist()
-        for n, c in ended:
-            source = self.beams.sources[n]
-            last = Candidate(*(x[n, c].item() for x in vars(found).values()))
-            self.found[source].append(self.beams.hypothesis(int(last.row), self.search, last))
-            self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
-
-    def drop_finished(self, rows: Tensor, *, first: bool) -> Tensor:
-        """Finished sources leave the batch, and the cache follows the beams' parents `rows`."""
-        beams, width = self.beams, self.search.width
-        length = beams.tokens.shape[1]
-        best = beams.sums.amax(1).tolist()
-        stay = [n for n, source in enumerate(beams.sources) if not self.is_done(source, length, best[n])]
-        for n in set(range(len(best))) - set(stay):
-            self.add_live(n)
-        if len(stay) == len(best):
-            if first:
-                self.decoder.select_rows(rows)  # each source's one row becomes its beams
-            else:
-                self.decoder.reorder(rows)
-            return beams.tokens[:, -1]
-        # the last ones fill the holes, so that few rows move
-        tail = [n for n in stay if n >= len(stay)]
-        stay = [n if n in stay else tail.pop() for n in range(len(stay))]
-        index = torch.tensor(stay, dtype=torch.long, device=rows.device)
-        kept = (index[:, None] * width + torch.arange(width, device=rows.device)).flatten()
-        guides = [beams.guides[row] for row in kept.tolist()] if self.guided else []
-        self.beams = Beams([beams.sources[n] for n in stay], beams.sums[index], beams.tokens[kept],
-                           beams.logprobs[kept], guides)
-        if stay:
-            self.decoder.select_rows(rows[kept], index)
-        return self.beams.tokens[:, -1]
 
     def is_done(self, source: int, length: int, best: float) -> bool:
         """Whether the search for this source is over, its likeliest live hypothesis having the sum `best`."""
@@ -315,19 +319,27 @@ class BeamSearch:
         reach = (length,) if search.stop == "heuristic" else (length + 1, longest)
         return found[self.best - 1].score >= best / max(search.divisor(n) for n in reach)
 
-    def add_live(self, n: int) -> None:
+    def add_live(self, source: int, live: list[Candidate]) -> None:
         """Where too few ended, the live ones make up the n best, after those that did end."""
-        found, width = self.found[self.beams.sources[n]], self.search.width
-        likeliest = self.beams.sums[n].sort(descending=True, stable=True).indices.tolist()
-        for k in likeliest:
-            row = n * width + k
-            whole = not (self.guided and (guide := self.beams.guides[row]) and guide.remaining)
-            if len(found) < self.best and whole and float(self.beams.sums[n, k]) > -math.inf:
-                found.append(self.beams.hypothesis(row, self.search))
+        found = self.found[source]
+        for c in sorted(live, key=lambda c: -c.total):
+            whole = not ((guide := self.lead(c)) and guide.remaining)
+            if len(found) < self.best and whole and c.total > -math.inf:
+                found.append(self.write_out(c, "length"))
         if not found:
-            raise QkvError("text {number}: nothing was found that obeys what is asked of it (to begin with, hold or "
-                           "avoid certain words, or follow a grammar); ask for less, or raise beam", code="no-token",
-                           number=self.beams.sources[n] // self.search.groups + 1)
+            self.faults[source] = QkvError(
+                "text {number}: nothing was found that obeys what is asked of it (to begin with, hold or avoid certain "
+                "words, or follow a grammar); ask for less, or raise beam", code="no-token",
+                number=source // self.search.groups + 1)
+
+
+def list_tokens(text: Text | None) -> list[int]:
+    """The tokens of what a beam wrote."""
+    found: list[int] = []
+    while text:
+        found.append(text.token)
+        text = text.before
+    return found[::-1]
 
 
 def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
@@ -339,19 +351,14 @@ def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
                            needed=guide.remaining, limit=limit)
 
 
-def order_children(parents: Tensor, beams: int) -> Tensor:
-    """Where each child [B, M] goes, as an index into them: its parent's place if it is the first, else a free one.
+def order_children(live: Seq[Candidate], beams: int) -> list[Candidate]:
+    """The children of a source's rows, each at its parent's place if it is the first one, else at a free one.
 
     A cache row moves only where one parent has several children.
     """
-    width = parents.shape[1]
-    slots = parents % beams  # B M
-    later = (slots[:, :, None] == slots[:, None, :]).tril(-1).any(-1)  # B M
-    taken = torch.zeros_like(later).scatter_(1, slots, value=True)  # B M
-    free = taken.int().sort(dim=1, stable=True).indices  # B M
-    place = torch.where(later, free.gather(1, (later.cumsum(1) - 1).clamp_min(0)), slots)
-    assert width >= beams
-    return place.argsort(1)
+    first: dict[int, Candidate] = {}
+    later = iter([c for c in live if first.setdefault(c.row % beams, c) is not c])
+    return [first[place] if place in first else next(later) for place in range(len(live))]
 
 
 def join_groups(found: list[list[Hypothesis]], groups: int) -> list[list[Hypothesis]]:
@@ -383,22 +390,17 @@ def beam(
     beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
     token has the mean of their probabilities.
     With groups each group's best come before any second best, and there may be fewer than n.
-    Raises QkvError as `generate` does, and where no text obeys its guide.
+    Raises QkvError as `generate` does, and where no text obeys its guide; the other texts are searched for first.
     """
     from qkv.generation.engine import Engine  # which searches by what stands above
 
-    if options.stop_strings:
-        found = repr(options.stop_strings)
-        raise QkvError("beam search: stop strings {found} are not supported; stop at ids, or use generate",
-                       found=found)
-    if not options.cache:
-        raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
     if search.groups > 1:  # a group is a search of its own, beside those of the same source
         prompts = [prompt for prompt in prompts for _ in range(search.groups)]
         each = tuple(g for g in options.guides for _ in range(search.groups if len(options.guides) > 1 else 1))
         options = replace(options, guides=each)
-    keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
     handles = Engine(core).submit_batch(prompts, options, search=search, ensemble=ensemble)
+    for handle in handles:
+        handle.engine.wait(handle, until_done=True)
     for handle in handles:
         handle.result()
     found = join_groups([handle.hypotheses for handle in handles], search.groups)

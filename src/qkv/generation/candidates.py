@@ -73,7 +73,8 @@ def share_beams(found: Candidates, reach: Reach, width: int) -> Candidates:
     and those that its guide wants.
     """
     size, (sources, beams) = found.sums.shape[1] + width, reach.sums.shape
-    every = [{c[1:3]: c for one in zip(*row, strict=True) if (c := Candidate._make(one)).total > -math.inf}
+    # what is no number stays, and is found out
+    every = [{c[1:3]: c for one in zip(*row, strict=True) if (c := Candidate._make(one)).total != -math.inf}
              for row in zip(*(x.tolist() for x in vars(found).values()), strict=True)]
     for c in reach.list_wanted():
         every[c.row // beams][c[1:3]] = c

@@ -185,7 +185,10 @@ def count_new_tokens(core: Transformer, prompts: Seq[Seq[int]], options: DecodeO
         check_prompts(prompts, spec.sources or spec.vocabulary, longest)
         if not options.start:
             raise QkvError("start: an encoder-decoder's target begins with a start id, and none was given")
-    context = min((c for c in (options.context, spec.context) if c), default=None)
+    scalings = [block.attn.rotary.scaling for block in spec.stack.blocks if block.attn.rotary]
+    # beyond it all positions turn by other factors, those of stored keys too
+    turns = [by.trained for by in scalings if by and by.kind == "longrope"]
+    context = min((c for c in (options.context, spec.context, *turns) if c), default=None)
     start = options.start if spec.architecture == "prefix decoder" else ()
     written = [options.start] * len(prompts) if spec.encoder else [[*p, *start] for p in prompts]
     check_prompts(written[:1] if spec.encoder else written, spec.vocabulary, context,

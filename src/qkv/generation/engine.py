@@ -23,12 +23,12 @@ import torch
 
 from qkv import sampling as sample
 from qkv.core.model import Transformer
-from qkv.devices import read_free_memory
+from qkv.devices import keep_freed, read_free_memory
 from qkv.errors import QkvError
 from qkv.generation.beam import BeamSearch, Search
 from qkv.generation.decoder import Decoder, Ensemble, count_new_tokens, find_blanks
 from qkv.generation.pages import Paged, Pages
-from qkv.generation.passes import Passes, Tiles, attentions, position_bytes
+from qkv.generation.passes import Passes, Tiles, attentions, count_beside, position_bytes
 from qkv.generation.request import Batch, BeamTables, Handle, Request
 from qkv.generation.sampler import Choice, Sampler
 from qkv.generation.scheduler import Group, Limits, Row, Scheduler, Work
@@ -57,7 +57,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("page_size", self.page_size), *vars(self.limits).items()):
-            if value < 1:
+            if value is not None and value < 1:
                 raise QkvError("{name}: found {value}, expected at least 1", name=name, value=value)
         if self.limits.rows > self.limits.tokens:
             raise QkvError("limits: {rows} rows need as many tokens a step, and tokens is {tokens}",
@@ -93,7 +93,7 @@ class Engine:
     @cached_property
     def scheduler(self) -> Scheduler:
         """Who reads and who writes."""
-        return Scheduler(self.pages, self.settings.limits)
+        return Scheduler(self.pages, self.settings.limits, count_beside(self.core))
 
     @cached_property
     def passes(self) -> Passes:
@@ -157,6 +157,8 @@ class Engine:
         rows = len(prompts) * (search.beams if search else 1)
         for core in cores:
             check_memory(core, rows * (max(map(len, prompts)) + min(max(limits), 64)))
+        if search:
+            keep_freed()  # logits come and go at every step, and page faults took 5 to 8 % of the time
         members = [Decoder(one, options) for one in cores]
         reader = Ensemble(members) if ensemble else members[0]
         finder = BeamSearch(reader, limits, search, options, prompts) if search else None
@@ -284,7 +286,7 @@ class Engine:
             if request.source and not work.group.memory and work.group.inputs.memory is None:
                 self.try_request(request, self.read_source)
             if request.trace is not None and not work.group.done:
-                self.try_request(request, lambda request, work=work: self.passes.run_piece(work, request.cache))
+                self.try_request(request, lambda request, work=work: self.passes.run_pass([work], cache=request.cache))
             elif not work.group.done:
                 quiet.append(work)
         contextvars.Context().run(self.passes.run, quiet)  # whoever listens to the caller does not hear it

@@ -22,7 +22,7 @@ from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache, Pair
 from qkv.core.latent import Latent
-from qkv.core.masks import AttentionBias
+from qkv.core.masks import AttentionBias, MaskContext, build_mask
 from qkv.core.step import Step
 
 
@@ -144,62 +144,67 @@ def chain(name: bytes, ids: Iterable[int]) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One row of a pass: its table, how many positions it has after the pass, and its memory's keys by layer."""
+    """A text in a pass: its table, how many positions it has after it, its memory's keys by layer, its new tokens."""
 
     table: Table
     end: int
     memory: dict[int, Pair] = field(default_factory=dict)
+    tokens: int = 1
 
 
 class Paged(Cache):
-    """What one pass reads and writes: T new tokens of one text, or one new token of each of B rows.
+    """What one pass reads and writes: the new tokens of one text, or of several, each of them a row.
 
-    Rows may belong to one text, at different positions. Each is read alone, as it lies in its pages: a view where they
-    lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it; but not
-    where `gather` allows that rows of like length are copied together and read at once.
+    Rows may belong to one text, at different positions. Each text is read alone, as it lies in its pages: a view where
+    they lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it; but
+    not where `gather` allows that rows of like length are copied together and read at once, nor where a text has
+    several new tokens.
     """
 
     def __init__(self, pages: Pages, *, gather: bool = False) -> None:
         self.pages, self.gather = pages, gather
-        self.rows: list[Reading] = []
+        self.texts: list[Reading] = []
+        self.ends: list[int] = []  # of each row
         self.all: Tensor | None = None  # BS, the slots of all rows, each ending at the last
 
-    def place(self, rows: Seq[Reading], tokens: int) -> "Paged":
-        """Stand before the pass of `tokens` new tokens in each of these rows."""
-        self.rows, size = list(rows), self.pages.size
-        most, alone = max(row.end for row in rows), len(rows) == 1
-        together = self.gather and not alone and len(rows) * most < 2 * sum(row.end for row in rows)
+    def place(self, texts: Seq[Reading]) -> "Paged":
+        """Stand before a pass over the new tokens of these texts."""
+        self.texts, size = list(texts), self.pages.size
+        self.ends = [end for text in texts for end in range(text.end - text.tokens + 1, text.end + 1)]
+        most, alone = max(self.ends), len(texts) == 1
+        even = len(self.ends) == len(texts) and len(texts) * most < 2 * sum(self.ends)
+        together = self.gather and not alone and even
         # rows one by one: a multiple, for which the same kernels run
-        self.length = most - tokens if alone or together else -(-most // 64) * 64 - 1
-        places = [(row.table.pages, at) for row in rows for at in range(row.end - tokens, row.end)]
+        self.length = most - texts[0].tokens if alone else most - 1 if together else -(-most // 64) * 64 - 1
+        places = [(text.table.pages, at) for text in texts for at in range(text.end - text.tokens, text.end)]
         slots = [pages[at // size] * size + at % size for pages, at in places]
         self.slots = torch.tensor(slots, device=self.pages.device)
         self.all = self.join_slots() if together else None
-        self.places = [self.locate(row) for row in rows] if self.all is None else []
+        self.places = [self.locate(text) for text in texts] if self.all is None else []
         return self
 
     def join_slots(self) -> Tensor:
         """The slots of the last positions of each row, those before its first in page 0."""
         size, device = self.pages.size, self.pages.device
-        most = max(len(row.table.pages) for row in self.rows)
-        pages = torch.tensor([row.table.pages + [0] * (most - len(row.table.pages)) for row in self.rows],
-                             device=device)  # fmt: skip
-        ends = torch.tensor([row.end for row in self.rows], device=device)
+        tables = [text.table.pages for text in self.texts]
+        most = max(map(len, tables))
+        pages = torch.tensor([table + [0] * (most - len(table)) for table in tables], device=device)
+        ends = torch.tensor(self.ends, device=device)
         at = ends[:, None] - torch.arange(self.length, -1, -1, device=device) - 1  # B S
         slots = pages.gather(1, at.clamp_min(0) // size) * size + at % size
         return slots.masked_fill(at < 0, 0).flatten()
 
-    def locate(self, row: Reading) -> int | Tensor:
-        """Where a row begins, if its pages lie side by side, else the slot of each of its positions."""
-        pages, size = row.table.pages[: -(-row.end // self.pages.size)], self.pages.size
+    def locate(self, text: Reading) -> int | Tensor:
+        """Where a text begins, if its pages lie side by side, else the slot of each of its positions."""
+        pages, size = text.table.pages[: -(-text.end // self.pages.size)], self.pages.size
         if pages == list(range(pages[0], pages[0] + len(pages))) and pages[0]:
             return pages[0] * size
         table = torch.tensor(pages, device=self.pages.device)
-        return (table[:, None] * size + torch.arange(size, device=table.device)).flatten()[: row.end]
+        return (table[:, None] * size + torch.arange(size, device=table.device)).flatten()[: text.end]
 
     def fetch(self, layer: int, n: int, begin: int = 0) -> Pair:
-        """The keys and values [1, G, S, K] of row n from position `begin` on."""
-        place, end = self.places[n], self.rows[n].end
+        """The keys and values [1, G, S, K] of text n from position `begin` on."""
+        place, end = self.places[n], self.texts[n].end
         if isinstance(place, int):
             found = (store[place + begin : place + end] for store in self.pages.storage[layer])
         else:
@@ -208,9 +213,9 @@ class Paged(Cache):
         return k, v
 
     def extend_mask(self, padding_mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-        if len(self.rows) == 1:
+        if len(self.texts) == 1:
             return None
-        ends = torch.tensor([row.end for row in self.rows], device=self.slots.device)
+        ends = torch.tensor(self.ends, device=self.slots.device)
         slots = torch.arange(self.length + 1, device=ends.device)
         return slots > self.length - ends[:, None]  # B S, every row ends at the last slot
 
@@ -218,23 +223,23 @@ class Paged(Cache):
         self.pages.store(layer, self.slots, k, v)
         if self.all is not None:
             found = (store.index_select(0, self.all) for store in self.pages.storage[layer])
-            k, v = (t.unflatten(0, (len(self.rows), -1)).transpose(1, 2) for t in found)
+            k, v = (t.unflatten(0, (len(self.ends), -1)).transpose(1, 2) for t in found)
             return k, v  # B G S K
-        return self.fetch(layer, 0) if len(self.rows) == 1 else (k, v)
+        return self.fetch(layer, 0) if len(self.texts) == 1 else (k, v)
 
     def get_or_compute(self, layer: int, make: Callable[[], Pair]) -> Pair:
-        memory = self.rows[0].memory
+        memory = self.texts[0].memory
         if layer not in memory:
             k, v = make()
             memory[layer] = k.contiguous(), v.contiguous()
-        if len(self.rows) == 1:
+        if len(self.texts) == 1:
             return memory[layer]
         both = memory[layer]
-        k, v = (t.expand(len(self.rows), -1, -1, -1) for t in both)  # `attend_rows` reads each row's own
+        k, v = (t.expand(len(self.ends), -1, -1, -1) for t in both)  # `attend_rows` reads each row's own
         return k, v
 
     def choose_attend(self, usual: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        if len(self.rows) == 1:
+        if len(self.texts) == 1:
             return usual
         return self.attend_rows if self.all is None else partial(self.attend_together, usual)
 
@@ -248,41 +253,48 @@ class Paged(Cache):
     def attend_rows(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention | Latent, step: Step
     ) -> Tensor:
-        """Each row's query [1, H, 1, K] to its own keys; k and v, the new ones, are stored already."""
-        rule, found = at.spec.mask, list[Tensor]()
-        if mask.bias is None or mask.bias.shape[1] == 1:
-            joined = self.attend_compiled(q, at)
-            if joined is not None:
-                return joined
+        """Each text's queries to its own keys: q [B, H, 1, K]; k and v, the new ones, are stored already."""
+        rule, found, first = at.spec.mask, list[Tensor](), 0
         # of a row's mask only what differs by distance is left: its keys are all in the past, and none is padding
         biased = mask.bias is not None and mask.bias.shape[1] > 1
-        for n, row in enumerate(self.rows):
-            bias = None
+        joined = None if biased else self.attend_compiled(q, at)
+        if joined is not None:
+            found, first = [joined], len(joined)
+        row = first
+        for n, text in enumerate(self.texts[first:], first):
+            own, seen = q[row : row + text.tokens], AttentionBias(None, causal=False)
             if rule.kind == "memory":
-                k, v = row.memory[at.layer]
+                k, v = text.memory[at.layer]
             else:
-                begin = max(0, row.end - rule.window) if rule.window else 0
+                begin = max(0, text.end - text.tokens + 1 - rule.window) if rule.window else 0
                 k, v = self.fetch(at.layer, n, begin)
                 if isinstance(at, Latent):  # absorbed: the latent and the rotary key are keys and values
                     k = v = torch.cat((k, v), -1)
-                if biased and mask.bias is not None:
-                    bias = mask.bias[n if len(mask.bias) > 1 else 0][None, ..., self.length + 1 - k.shape[2] :]
-            found.append(kernels.attend(q[n : n + 1], k, v, AttentionBias(bias, causal=False), at, step))  # type: ignore[arg-type]
+                if text.tokens > 1:
+                    slots = torch.arange(begin, text.end, device=q.device)
+                    seen = build_mask(rule, MaskContext(slots[-text.tokens :], slots))
+                elif biased and mask.bias is not None:
+                    lean = mask.bias[row if len(mask.bias) > 1 else 0][None, ..., self.length + 1 - k.shape[2] :]
+                    seen = AttentionBias(lean, causal=False)
+            z = kernels.attend(own.transpose(0, 2), k, v, seen, at, step)  # type: ignore[arg-type]
+            found.append(z.transpose(0, 2))  # B H 1 W
+            row += text.tokens
         return torch.cat(found)
 
     def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
-        """All rows in one compiled pass over the pages [B, H, 1, W]; None where there is no kernel for them."""
-        rule = at.spec.mask
-        if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q):
+        """The texts of one token, which come first, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
+        rule, count = at.spec.mask, sum(text.tokens == 1 for text in self.texts)
+        if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q) or not count:
             return None
         k, v = self.pages.storage[at.layer]
         known = k.dtype == q.dtype and not (k.shape[2] % row_ops.STEP or v.shape[2] % row_ops.STEP)
         found = native.library() if known and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
         if found is None:
             return None
-        begins = [max(0, row.end - rule.window) if rule.window else 0 for row in self.rows]
+        ends = self.ends[:count]
+        begins = [max(0, end - rule.window) if rule.window else 0 for end in ends]
         places = [place + begin if isinstance(place, int) else place[begin:]
-                  for place, begin in zip(self.places, begins, strict=True)]
-        lengths = [row.end - begin for row, begin in zip(self.rows, begins, strict=True)]
-        z = row_ops.attend_pages(found, q, k, v, places, lengths, scale=at.scale, cap=at.spec.cap or 0.0)
-        return z.view(*q.shape[:3], -1)
+                  for place, begin in zip(self.places, begins, strict=False)]
+        lengths = [end - begin for end, begin in zip(ends, begins, strict=True)]
+        z = row_ops.attend_pages(found, q[:count], k, v, places, lengths, scale=at.scale, cap=at.spec.cap or 0.0)
+        return z.view(count, *q.shape[1:3], -1)

@@ -1,4 +1,4 @@
-"""Planned work through the core: many rows with one new token each in one pass, pieces of a text alone, or tiles.
+"""Planned work through the core: texts that write and short pieces of others in one pass, long pieces alone, or tiles.
 
 Tiles make a result independent of its company. Every pass then has one of a few shapes, so many rows of one token, and
 a matrix product computes each of its rows by itself; whether this machine's kernels give a row the same bits in each
@@ -8,28 +8,22 @@ of the shapes, and at each place in them, is tried once for a core. Attention is
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from qkv import spec
 from qkv.adapt import native
+from qkv.adapt.quantise import find_quantised
 from qkv.core.attention import Attention
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs, Mode, active_tracer
 from qkv.generation.pages import Paged, Pages, Reading, Table
 from qkv.generation.scheduler import Group, Row, Work
 
-SIZES = (8, 32, 64)  # of tiles that are tried; a product of fewer rows takes other kernels
-
-
-class Place(NamedTuple):
-    """A row of a tile: a position of a text, whose id it reads."""
-
-    group: Group
-    row: Row
-    at: int
+SIZES = (8, 16, 32, 64)  # of tiles that are tried; a product of fewer rows takes other kernels
+SHORT = 64  # tokens of a piece that is read among rows of other texts
 
 
 class Passes:
@@ -38,6 +32,7 @@ class Passes:
     def __init__(self, core: Transformer, pages: Pages) -> None:
         self.core, self.pages, self.device = core, pages, pages.device
         self.apart = grows_with_batch(core.spec)
+        self.short = 1 if core.spec.stack.relative else SHORT  # learned distances are made for rows
         # bench/engine.py: in bf16 on a CPU keys are copied in any case, and elsewhere each row would cost its launches;
         # a compiled kernel reads pages where they lie
         half = core.embed.weight.dtype == torch.bfloat16
@@ -45,39 +40,33 @@ class Passes:
         self.count = self.positions = 0  # passes so far, and positions that they read
 
     def run(self, plan: Seq[Work]) -> None:
-        """The work of untraced requests."""
-        steps = [] if self.apart else [w for w in plan if w.tokens == 1 and w.row.table.length >= w.group.whole]
-        if len(steps) > 1:
-            self.run_rows([Place(w.group, w.row, w.row.table.length) for w in steps])
+        """The work of untraced requests: the weights are read once for all that is short."""
+        short = [w for w in plan if w.at >= w.group.whole and w.tokens <= self.short and not self.apart]
+        if len(short) > 1:
+            self.run_pass(sorted(short, key=lambda w: w.tokens > 1))
         for work in plan:
-            if len(steps) < 2 or work not in steps:
-                self.run_piece(work)
+            if len(short) < 2 or work not in short:
+                self.run_pass([work])
 
-    def run_piece(self, work: Work, cache: Paged | None = None) -> None:
-        """New tokens of one text in a pass of their own; a traced request brings its own cache."""
-        group, row, start = work.group, work.row, work.row.table.length
-        end = start + work.tokens
-        cache = (cache or Paged(self.pages)).place([Reading(row.table, end, group.memory)], work.tokens)
-        ids = torch.tensor([row.ids[start:end]], device=self.device)
-        mode: Mode = "decode" if start and work.tokens == 1 else "prefill"
-        logits = self.forward(ids, group.inputs, cache, head=end == len(row.ids), mode=mode)
-        row.logits = None if logits is None else logits[0]
+    def run_pass(self, works: Seq[Work], size: int | None = None, cache: Paged | None = None) -> None:
+        """One pass: new tokens of one text, or each token of several as a row, filled up to `size` rows where given.
 
-    def run_rows(self, places: Seq[Place], size: int | None = None) -> None:
-        """One token of each row, filled up to `size` rows where that is given."""
-        rows = [Reading(p.row.table, p.at + 1, p.group.memory) for p in places]
-        ids = [p.row.ids[p.at] for p in places]
-        if size is not None:
-            idle = Reading(Table([0]), 1, places[0].group.memory)
-            rows, ids = rows + [idle] * (size - len(rows)), ids + [0] * (size - len(ids))
-        cache = Paged(self.pages, gather=size is None and self.gather).place(rows, 1)
-        last = [p.at + 1 == len(p.row.ids) for p in places]
-        given = join_inputs([p.group.inputs for p in places], len(rows))
-        column = torch.tensor(ids, device=self.device)[:, None]
-        logits = self.forward(column, given, cache, head=any(last), mode="decode")
-        for n, place in enumerate(places):
-            if logits is not None and last[n]:
-                place.row.logits = logits[n]
+        A traced request brings its own cache.
+        """
+        alone, first = len(works) == 1 and size is None, works[0]
+        texts = [Reading(w.row.table, w.at + w.tokens, w.group.memory, w.tokens) for w in works]
+        ids = [token for w in works for token in w.row.ids[w.at : w.at + w.tokens]]
+        idle = [Reading(Table([0]), 1, first.group.memory)] * (0 if size is None else size - len(ids))
+        cache = (cache or Paged(self.pages, gather=size is None and self.gather)).place(texts + idle)
+        column = torch.tensor(ids + [0] * len(idle), device=self.device)
+        given = first.group.inputs if alone else join_inputs([w.group.inputs for w in works for _ in range(w.tokens)],
+                                                             len(column))
+        ends = {at - 1: w.row for w, at in zip(works, accumulate(w.tokens for w in works), strict=True)
+                if w.at + w.tokens == len(w.row.ids)}
+        mode: Mode = "decode" if not alone or (first.at and first.tokens == 1) else "prefill"
+        logits = self.forward(column[None] if alone else column[:, None], given, cache, head=bool(ends), mode=mode)
+        for n, row in ends.items():
+            row.logits = None if logits is None else logits[0 if alone else n]
 
     def forward(self, ids: Tensor, inputs: Inputs, cache: Paged, *, head: bool, mode: Mode) -> Tensor | None:
         """Logits [B, V] after the last ids [B, T], or None where nobody asks for them."""
@@ -107,25 +96,31 @@ class Tiles(Passes):
         self.sizes = find_sizes(core) if not self.apart and not has_experts(core.spec) else (1,)
 
     def run(self, plan: Seq[Work]) -> None:
-        places: list[Place] = []
+        each: list[Work] = []
         for work in plan:
-            start = work.row.table.length
-            if start < work.group.whole:
-                self.run_piece(work)  # a free prefix is read at once, and alone
+            if work.at < work.group.whole:
+                self.run_pass([work])  # a free prefix is read at once, and alone
             else:
-                places += [Place(work.group, work.row, at) for at in range(start, start + work.tokens)]
-        for part, size in cut(places, self.sizes):
-            self.run_rows(part, size)
+                each += [work._replace(at=at, tokens=1) for at in range(work.at, work.at + work.tokens)]
+        for part, size in cut(each, self.sizes):
+            self.run_pass(part, size)
 
 
-def cut(places: Seq[Place], sizes: Seq[int]) -> Iterator[tuple[Seq[Place], int]]:
+def cut(rows: Seq[Work], sizes: Seq[int]) -> Iterator[tuple[Seq[Work], int]]:
     """Rows in tiles, in their order: the largest that are full, then the smallest that holds the rest."""
     at = 0
-    while at < len(places):
-        left = len(places) - at
+    while at < len(rows):
+        left = len(rows) - at
         size = next((s for s in sizes if s >= left), sizes[-1])
-        yield places[at : at + size], size
+        yield rows[at : at + size], size
         at += size
+
+
+def count_beside(core: Transformer) -> int:
+    """Tokens that a pass can read beside its rows in about half the time in which the weights are read."""
+    if core.embed.weight.device.type != "cpu":
+        return SHORT
+    return 4 if find_quantised(core) else 8  # few bits are read in half the time, and multiplied in as much
 
 
 def join_inputs(each: Seq[Inputs], rows: int) -> Inputs:
@@ -154,7 +149,7 @@ def position_bytes(core: Transformer) -> int:
 def grows_with_batch(s: spec.Spec) -> bool:
     """Whether angles depend on the longest text of a pass, so that texts must be read apart."""
     rotaries = [a.rotary for a in attentions(s) if a.rotary]
-    return any(r.scaling is not None and r.scaling.kind == "dynamic" for r in rotaries)
+    return any(r.scaling is not None and r.scaling.kind in ("dynamic", "longrope") for r in rotaries)
 
 
 def has_experts(s: spec.Spec) -> bool:
@@ -185,8 +180,8 @@ def find_sizes(core: Transformer) -> tuple[int, ...]:
             passes.pages.reserve(row.table, most)
             logits: list[Tensor] = []
             for at in range(0, most, size):
-                texts = [Place(group, Row(row.ids[: n + 1], row.table), n) for n in range(at, min(at + size, most))]
-                passes.run_rows(texts[::turn], size)
+                texts = [Work(group, Row(row.ids[: n + 1], row.table), n) for n in range(at, min(at + size, most))]
+                passes.run_pass(texts[::turn], size)
                 logits += [t.row.logits for t in texts if t.row.logits is not None]
             seen = torch.stack(logits)
             if not torch.equal(found.setdefault(size, seen), seen):

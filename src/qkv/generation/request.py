@@ -57,12 +57,13 @@ class Handle:
     def __iter__(self) -> Iterator[Event]:
         """Each token when it is chosen, as an Event; of a search nothing. Steps the engine where it must."""
         try:
-            while True:
+            ended = False
+            while not ended:
+                ended = self.done  # before its events are looked at: a thread may add the last ones
                 while self.events:
                     yield self.events.popleft()
-                if self.done:
-                    break
-                self.engine.wait(self)
+                if not ended:
+                    self.engine.wait(self)
         finally:
             self.cancel()
         if self.error:
@@ -126,9 +127,13 @@ class Request:
             sequence.timing.add_tokens(1, now - self.since)
             self.since = now
 
-    def take_hypotheses(self, found: list[Hypothesis]) -> None:
-        """Take what a search found, best first."""
-        self.handle.hypotheses, best = found, found[0]
+    def take_found(self, search: BeamSearch, n: int) -> None:
+        """Take what a search found for its source n, best first, or why it failed."""
+        self.handle.error, self.handle.hypotheses = search.faults.get(n), search.found[n][: search.search.nbest]
+        if self.handle.error:
+            self.sequence.finish_reason = "error"
+            return
+        best = self.handle.hypotheses[0]
         for token, logprob in zip(best.tokens, best.logprobs, strict=True):
             self.writer.write(token, logprob)
         self.sequence.finish_reason = best.finish_reason
@@ -137,12 +142,12 @@ class Request:
         """Take the next ids of all beams."""
         search = self.search
         assert search is not None
-        logits = torch.stack([row.logits for row in self.group.rows if row.logits is not None])
-        tokens = search.advance(logits).tolist()
+        search.advance(torch.stack([row.logits for row in self.group.rows if row.logits is not None]))
         if not search.beams.sources:
-            return self.take_hypotheses(search.found[0][: search.search.nbest])
-        for row, token in zip(self.group.rows, tokens, strict=True):
-            row.ids.append(token)
+            return self.take_found(search, 0)
+        for row, text in zip(self.group.rows, search.beams.texts, strict=True):
+            assert text is not None
+            row.ids.append(text.token)
         return None
 
 
@@ -212,5 +217,5 @@ class Batch:
         left = set(search.beams.sources)
         ended = [n for n, request in enumerate(self.requests) if n not in left and not request.group.done]
         for n in ended:
-            self.requests[n].take_hypotheses(search.found[n][: search.search.nbest])
+            self.requests[n].take_found(search, n)
         return [self.requests[n] for n in ended]

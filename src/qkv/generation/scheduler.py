@@ -52,11 +52,12 @@ class Group:
 
 
 class Work(NamedTuple):
-    """So many new tokens of a row."""
+    """So many new tokens of a row, from a position on."""
 
     group: Group
     row: Row
-    tokens: int
+    at: int
+    tokens: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,19 +66,20 @@ class Limits:
 
     rows    texts that are read and written at the same time
     tokens  in one step at most, those being written first
-    beside  tokens that are read in a step in which others write, so that these do not wait long
+    beside  tokens that are read in a step in which others write, so that these do not wait long; None: as many as the
+            core multiplies in about half the time in which its weights are read (passes.py)
     """
 
     rows: int = 64
     tokens: int = 512
-    beside: int = 64
+    beside: int | None = None
 
 
 class Scheduler:
     """The requests that wait and those that run, in the order in which they came."""
 
-    def __init__(self, pages: Pages, limits: Limits) -> None:
-        self.pages, self.limits = pages, limits
+    def __init__(self, pages: Pages, limits: Limits, beside: int) -> None:
+        self.pages, self.limits, self.beside = pages, limits, limits.beside or beside
         self.waiting: deque[Group] = deque()
         self.running: list[Group] = []
 
@@ -89,7 +91,7 @@ class Scheduler:
                 if row.pending == 1 and row.table.length >= group.whole and group in self.running:
                     self.plan_work(plan, group, row, 1)
         left = self.limits.tokens - len(plan)
-        left = min(left, self.limits.beside) if plan else left
+        left = min(left, self.beside) if plan else left
         for group in list(self.running):
             left -= self.read_on(plan, group, left)
         while self.waiting and left > 0 and self.admit(self.waiting[0]):
@@ -116,7 +118,7 @@ class Scheduler:
             plan[:] = [work for work in plan if work.group is not last]
             if last is group:
                 return False
-        plan.append(Work(group, row, tokens))
+        plan.append(Work(group, row, row.table.length, tokens))
         return True
 
     def admit(self, group: Group) -> bool:

@@ -173,9 +173,7 @@ def measure_edge_drops(
     return drops
 
 
-def cut_every_edge(
-    core: Transformer, case: Case, *, side: Side = "encoder"
-) -> tuple[Tensor, Tensor, Tensor]:
+def cut_every_edge(core: Transformer, case: Case, *, side: Side = "encoder") -> tuple[Tensor, Tensor, Tensor]:
     """Each query-key edge of a side cut in turn, in all layers and heads: before [T], after and instead [Q, S, T].
 
     `instead` is the likeliest token after the cut. A decoder's edges into the future do not exist; theirs equal before.

@@ -3,7 +3,9 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +60,22 @@ def find_chinese() -> list[str]:
     from matplotlib import font_manager
 
     there = {f.name for f in font_manager.fontManager.ttflist}
+    if there.isdisjoint(CJK):
+        there |= read_new_fonts()
     return [name for name in CJK if name in there][:1]
+
+
+@cache
+def read_new_fonts() -> set[str]:
+    """The names of fonts installed since matplotlib listed them, which it does once and never again by itself."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    before = {f.fname for f in manager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - before:
+        with suppress(RuntimeError, OSError):  # no font that it can read
+            manager.addfont(path)
+    return {f.name for f in manager.ttflist if f.fname not in before}
 
 
 def use_fonts() -> Any:

@@ -33,6 +33,5 @@ def fill_ids(core: Transformer, ids: Row, mask: int) -> Tensor:
         raise QkvError("fill needs an encoder with an output head; this is {kind}", kind=describe_use(core.spec))
     places = [i for i, token in enumerate(ids) if token == mask]
     if not places:
-        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is "
-                       "missing")
+        raise QkvError("the text has no mask to fill: put [MASK] (the tokenizer's mask token) where a word is missing")
     return core.head(last_states(core, *prepare_batch(core, [ids]))[0, places]).float().softmax(-1)

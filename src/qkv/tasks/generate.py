@@ -39,7 +39,7 @@ def generate(
     if draft is not None or options.speculate != "off":
         refuse_company(engine, trace)
         each = [write_with_guesses(one) for one in speculate(model, ids, options, decode, draft)]
-    elif options.search and engine is None and trace is None and not options.batch_invariant:
+    elif options.search and options.groups > 1 and engine is None and trace is None and not options.batch_invariant:
         found = beam(model.core, ids, search=options.search, options=decode)
         each = [result_of(model, hypotheses) for hypotheses in found]
     else:

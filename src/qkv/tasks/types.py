@@ -80,6 +80,7 @@ class Model(Protocol):
     tokenizer: Tokenizer | None
     special: SpecialTokens
     config: dict[str, Any] | None
+    place: str
     generation_config: dict[str, Any]
     pooling: Pooling | None
 
@@ -114,7 +115,7 @@ def start_ids(model: Model, special: SpecialTokens | None = None) -> tuple[int, 
     if not model.encoder_decoder:
         return () if special.start is None or model.spec.architecture != "prefix decoder" else (special.start,)
     if special.start is None:
-        raise QkvError("this encoder-decoder has no decoder_start_token_id; add it to its config.json")
+        raise QkvError("{where}: this encoder-decoder has no decoder_start_token_id; add it", where=model.place)
     return (special.start,) if special.forced is None else (special.start, special.forced)
 
 

@@ -22,12 +22,13 @@ from qkv.json_files import parse_json, read_json, read_text
 from qkv.messages import Message, join
 from qkv.tokenizers import sentencepiece
 
-Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair", "json"]
+Kind = Literal["bytes", "bytes-nfc", "bytes-framed", "words", "pieces", "sentence", "sentence-offset", "pair",
+               "numbered", "json"]
 CLASSES: dict[str, Kind] = {  # the names that tokenizer_class gives, without Tokenizer(Fast)
     "GPT2": "bytes", "CodeGen": "bytes", "Qwen2": "bytes-nfc", "Roberta": "bytes-framed", "Bart": "bytes-framed",
     "OpenAIGPT": "words", "Bert": "pieces", "DistilBert": "pieces", "Electra": "pieces", "T5": "sentence",
     "MT5": "sentence", "Llama": "sentence", "CodeLlama": "sentence", "XLMRoberta": "sentence-offset",
-    "Marian": "pair", "PreTrained": "json", "TokenizersBackend": "json",
+    "Marian": "pair", "M2M100": "numbered", "PreTrained": "json", "TokenizersBackend": "json",
 }
 QWEN2 = (  # what Qwen2 cuts at before merging: GPT-4's expression with single digits
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -156,6 +157,8 @@ def one_file(about: Stated, name: str) -> FoundTokenizer:
     text = read_text(path)
     refuse_aborts(path, text)
     backend = tokenizers.Tokenizer.from_str(text)
+    if isinstance(backend.model, models.BPE):  # whose merges name tokens
+        refuse_twins(path, backend.get_vocab(with_added_tokens=False))
     backend.no_truncation()
     backend.no_padding()
     state: Any = backend.normalizer and json.loads(backend.normalizer.__getstate__())  # pyright: ignore[reportArgumentType]
@@ -336,6 +339,26 @@ def number_models(about: Stated, source: str, target: str, vocabulary: str) -> F
     return FoundTokenizer(sides[0], roles, sides[1], sorted(ids, key=ids.__getitem__), files=data)
 
 
+def numbered_model(about: Stated, vocabulary: str, name: str) -> FoundTokenizer:
+    """A sentencepiece model over the numbering of a file, with the languages behind it as they are listed (M2M-100)."""
+    directory, ids = about.directory, _vocabulary(about.directory / vocabulary)
+    beside = read_json(directory / "special_tokens_map.json", optional=True) | about.config
+    listed = beside.get("additional_special_tokens") or beside.get("extra_special_tokens") or []
+    tokens = [t.get("content") if isinstance(t, dict) else t for t in listed] if isinstance(listed, list) else []
+    languages = [t for t in tokens if isinstance(t, str) and t.startswith("__") and t not in ids]
+    ids |= {language: len(ids) + i for i, language in enumerate(languages)}
+    roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | about.roles
+    lacking = [token for role, token in roles.items() if role in ("eos", "unk", "pad") and token not in ids]
+    if lacking:
+        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}",
+                       path=directory / vocabulary, lacking=", ".join(lacking), ids=len(ids))
+    model = sentencepiece.read_model(directory / name)
+    backend = sentencepiece.build_tokenizer(model, ids, [*roles.values(), *languages])
+    source, end = f"__{beside.get('src_lang') or 'en'}__", roles["eos"]
+    backend.post_processor = template((source, ids[source]) if source in ids else None, (end, ids[end]))
+    return FoundTokenizer(backend, roles)
+
+
 def one_model(about: Stated, name: str) -> FoundTokenizer:
     """A sentencepiece model: BPE texts start with the begin symbol, unigram end with the end symbol, by default."""
     model, config, offset = sentencepiece.read_model(about.directory / name), about.config, about.kind == OFFSET
@@ -410,8 +433,14 @@ KNOWN: tuple[tuple[tuple[str, ...], Callable[..., FoundTokenizer], tuple[Kind, .
     (("tokenizer.model",), one_model, SENTENCE),
     (("spiece.model",), one_model, SENTENCE),
     (("sentencepiece.bpe.model",), one_model, SENTENCE),
+    (("vocab.json", "sentencepiece.bpe.model"), numbered_model, ("numbered",)),
     (("vocab.txt",), word_pieces, ("pieces",)),
 )
+
+
+def find_files(directory: Path) -> Iterator[Path]:
+    """The files of a vocabulary that a directory holds."""
+    return (directory / name for names, _, _ in KNOWN for name in names if (directory / name).is_file())
 
 
 def template(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Any:
@@ -462,7 +491,16 @@ def _vocabulary(path: Path, *, empty: bool = False) -> dict[str, int]:
                        path=path, wrong=wrong, found=found[wrong], most=MOST_TOKENS)
     if not found and not empty:
         raise QkvError("{path}: the vocabulary is empty", path=path)
+    refuse_twins(path, found)
     return found
+
+
+def refuse_twins(path: Path, ids: Mapping[str, int]) -> None:
+    """QkvError where two tokens have one id, of which a saved file would hold one only."""
+    if len(names := {i: token for token, i in ids.items()}) < len(ids):
+        token, i = next((token, i) for token, i in ids.items() if names[i] != token)
+        raise QkvError("{path}: the tokens {token!r} and {other!r} both have the id {i}, expected one each", path=path,
+                       token=token, other=names[i], i=i)
 
 
 def roles_of(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ Next: `backends.py` builds the backend from a model's directory, `vocabulary.py`
 import codecs
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,6 @@ from qkv.tokenizers import backends, control_tokens, gguf
 from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
-UNREAD, UNDECODED = Message("the tokenizer cannot read this text"), Message("the tokenizer cannot decode these ids")
 SOURCES = "source_tokenizer"  # the folder of the source side's, where the sides number their tokens apart
 Side = Literal["source", "target"]
 
@@ -47,6 +47,7 @@ class Tokenizer:
         # the id of a token, None if there is no such token; and the token of an id
         self.id: Callable[[str], int | None] = backend.token_to_id if names is None else (self._numbers or {}).get
         self.lookup = backend.id_to_token if names is None else dict(enumerate(names)).get
+        self.place: str | Path = "tokenizer"  # the file of its vocabulary
         self.config: dict[str, Any] = {}
         self.files: Mapping[str, bytes] = {}  # what save() writes instead of a tokenizer.json
         given = zip(ROLES, (bos, eos, pad, unk, mask, cls, sep), strict=True)
@@ -84,6 +85,10 @@ class Tokenizer:
             raise QkvError("no token has the id {id}; this tokenizer has {it} tokens", id=id, it=len(self))
         return found
 
+    def guard(self) -> AbstractContextManager[None]:
+        """What fails within becomes a QkvError that names the vocabulary's file."""
+        return guard_panics(Message("{place}: the tokenizer cannot read this", place=self.place))
+
     def encode(self, text: str, *, special: bool = True, side: Side = "source") -> list[int]:
         """The ids of a text; `special` adds the tokens that the model's own template puts around it."""
         return self.encode_batch([text], special=special, side=side)[0]
@@ -92,11 +97,9 @@ class Tokenizer:
         """The ids of each text, unpadded."""
         if side == "source" and self.sources is not None:
             return self.sources.encode_batch(texts, special=special)
-        for text in texts:
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
+        refuse_halves(texts)
         backend = self._sides[side]
-        with guard_panics(UNREAD):
+        with self.guard():
             if self._numbers is None:
                 return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
             found = backend.encode_batch(list(texts), add_special_tokens=special)
@@ -114,7 +117,8 @@ class Tokenizer:
             if self._numbers is not None:
                 raise QkvError("a tokenizer with one model for each side has no control tokens; encode the text")
             self._control = control_tokens.find_control_tokens(self.backend, frozenset(self.roles.values()))
-        with guard_panics(UNREAD):
+        refuse_halves([text for text, _ in parts])
+        with self.guard():
             return self._control.encode_parts(parts)
 
     def _renumber(self, text: str, found: tokenizers.Encoding) -> list[int]:
@@ -131,7 +135,7 @@ class Tokenizer:
         """
         kept = [i for i in ids if 0 <= i < self.size and (special or i not in self.special_ids)]
         if self.spelling is None:
-            with guard_panics(UNDECODED):
+            with self.guard():
                 return self.backend.decode(kept, skip_special_tokens=False)
         text = b"".join(self.spelling.spell(self.lookup(i) or "") for i in kept).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.spelling.lead else text
@@ -162,14 +166,14 @@ class Tokenizer:
         """Where in `text` (from, to, in characters) each id of `encode(text)` lies; (0, 0) for the template's own."""
         if self.sources is not None:
             return self.sources.offsets(text)
-        with guard_panics(UNREAD):
+        with self.guard():
             return self.backend.encode(text).offsets
 
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in their order."""
         if self.sources is not None:
             return self.sources.find_unknown(text)
-        with guard_panics(UNREAD):
+        with self.guard():
             found = self.backend.encode(text, add_special_tokens=False)
         ids = found.ids if self._numbers is None else self._renumber(text, found)
         spans = [span for i, span in zip(ids, found.offsets, strict=True) if i == self.unk_id]
@@ -190,9 +194,9 @@ class Tokenizer:
         around = max(self.encode(""), default=-1)  # what is put before or after each text
         token, top = ("", around) if around > top else (token, top)
         if top >= vocabulary:
-            raise QkvError("the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is id "
-                           "{top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
-                           it=len(self), token=token, top=top, vocabulary=vocabulary)
+            raise QkvError("{place}: the tokenizer does not fit the model: it has {it} tokens (the last, {token!r}, is "
+                           "id {top}), the embedding has {vocabulary} rows; are both from the same checkpoint?",
+                           place=self.place, it=len(self), token=token, top=top, vocabulary=vocabulary)
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, or the model's own files where one file cannot say it."""
@@ -216,6 +220,13 @@ class Tokenizer:
         }
         text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
         (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def refuse_halves(texts: Sequence[str]) -> None:
+    """QkvError for a text that is no Unicode."""
+    for text in texts:
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise QkvError("{text!a}: contains bytes that are not UTF-8, or half of a character", text=text[:40])
 
 
 @dataclass
@@ -315,7 +326,7 @@ def load(directory: str | Path) -> Tokenizer | None:
 
     Known: tokenizer.json; vocab.json (or encoder.json) with merges.txt (or vocab.bpe); source.spm with target.spm and
     vocab.json (and target_vocab.json); tokenizer.model, spiece.model or sentencepiece.bpe.model (sentencepiece);
-    vocab.txt (WordPiece).
+    vocab.json with sentencepiece.bpe.model (M2M-100); vocab.txt (WordPiece).
 
     Raises:
         QkvError: a file is broken or its partner is missing; the message names it.
@@ -325,7 +336,7 @@ def load(directory: str | Path) -> Tokenizer | None:
         read = gguf.read_tokenizer(open_gguf(directory).metadata, directory)
         made = None if read is None else Tokenizer(read[0].backend, target=None, sources=None, **read[0].roles)
         if made is not None and read is not None:
-            made.config = read[1]
+            made.config, made.place = read[1], directory
         return made
     found = backends.find(directory)
     if found is None:
@@ -336,5 +347,6 @@ def load(directory: str | Path) -> Tokenizer | None:
         sources = Tokenizer(apart.backend, target=None, names=apart.names, sources=None, **apart.roles)
     made = Tokenizer(found.backend, **found.roles, target=found.target, names=found.names, sources=sources)
     stated = read_json(directory / "tokenizer_config.json", optional=True)
+    made.place = next(backends.find_files(directory), directory)
     made.config, made.files = stated | backends.templates(directory), found.files
     return made

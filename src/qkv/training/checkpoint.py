@@ -70,8 +70,7 @@ class Checkpoints:
             raise QkvError("{last}: there is a run here already; continue it with --resume auto, or give another --out",
                            last=last)
         if s.on_bad_step == "rewind" and not self.folder:
-            raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back "
-                           "to")
+            raise QkvError("training.on_bad_step=rewind: a run without a directory has no checkpoint to go back to")
         if self.folder and stepper.ranks.first:
             remove_partial(self.folder)
         if last:

@@ -77,8 +77,7 @@ def find_runs(folder: Path) -> list[Path]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise QkvError("{folder}: no such folder; qkv train writes runs into runs/, or where --out says",
-                       folder=folder)
+        raise QkvError("{folder}: no such folder; qkv train writes runs into runs/, or where --out says", folder=folder)
     both = {*folder.rglob(str(LOG)), *folder.glob(str("*" / LOG))}  # rglob enters no link to a folder
     found = sorted(path.parents[1] for path in both)
     if not found:
@@ -119,8 +118,7 @@ def effective_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if not settings.get("base"):
         return settings
     theirs = ("tokenizer.kind", "tokenizer.size")
-    return {k: v for k, v in settings.items()
-            if k == "model.context" or not (k.startswith("model.") or k in theirs)}
+    return {k: v for k, v in settings.items() if k == "model.context" or not (k.startswith("model.") or k in theirs)}
 
 
 def differing(runs: Sequence[Summary]) -> list[dict[str, Any]]:

@@ -48,12 +48,10 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     fit = [known for known, o in OBJECTIVES.items() if splits.kind in o.data.split(" or ") and (
            not kind or kind in o.models)]
     if run.objective or begun:
-        whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message(
-            "; for these")
+        whose = Message("; for these and this base ({kind})", kind=kind) if kind else Message("; for these")
         raise QkvError("objective {name!r} takes {name_kinds}, found {name_kinds2}{whose} there are: {fit}; set "
                        "objective to one of them", name=name, name_kinds=name_kinds(OBJECTIVES[name].data),
-                       name_kinds2=name_kinds(splits.kind), whose=whose,
-                       fit=", ".join(fit) or Message("none"))
+                       name_kinds2=name_kinds(splits.kind), whose=whose, fit=", ".join(fit) or Message("none"))
     families = ", ".join(repr(family) for family, usual in LEARNT_BY.items() if usual in fit)
     raise QkvError("model.family {family!r} does not fit {name_kinds}; these do: {families}; or choose what it "
                    "learns: objective = one of {fit}", family=run.model.family, name_kinds=name_kinds(splits.kind),
@@ -128,6 +126,9 @@ def refuse_unjudged(run: Run, splits: Splits, objective: Objective, model: Model
         known.append("exact_match")
     elif not textual and run.check.sentences:
         known += ["bleu", "exact_match"]
+    elif run.training.metric in ("bleu", "exact_match") and not textual:
+        raise QkvError("check.sentences: found 0, expected at least 1: translations of held-out sentences give "
+                       "training.metric={metric}", metric=run.training.metric)
     run.training.is_better(dict.fromkeys(known, 0.0), None)
 
 

@@ -1,6 +1,7 @@
 """Your own files, as a TOML file's [data] names them, read and split. Next: own_data.py, which makes a run of them."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -17,7 +18,7 @@ from qkv.data.check import NAMED, find_leaks
 from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK, RUN, count_familiar
 from qkv.data.shards import Mixture
-from qkv.data.text_files import find_suffix
+from qkv.data.text_files import explain_missing, find_suffix
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_dat
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
 PARTS = ("train", "validation", "test")  # of a dataset
+SIDES = ("valid_source", "valid_target", "test_source", "test_target")
 FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
 
 
@@ -96,9 +98,18 @@ class Data(Part):
             return READERS[self.corpus]()
         if kind == "shards":
             return self.read_shards(folder)
+        self.refuse_missing(folder)
         with BadRowPolicy(self.on_bad_row, folder / self.quarantine) as policy:
             read = {"dataset": self.read_dataset, "text": self.read_texts}.get(kind, self.read_row_files)
             return read(folder, policy)
+
+    def refuse_missing(self, folder: Path) -> None:
+        """QkvError for the first file that is not there, with its key."""
+        for key in (*FILES, *SIDES, "valid_file", "test_file"):
+            named = getattr(self, key)
+            for name in (named,) if isinstance(named, str) else named:
+                if name and not os.path.exists(folder / name):  # noqa: PTH110  false for a name that is too long
+                    raise QkvError("data.{key}: {e}", key=key, e=explain_missing(folder / name, FileNotFoundError()))
 
     def find_kind(self) -> str:
         """The kind of data that is named; QkvError for none or several, and for what does not go with it."""
@@ -109,8 +120,7 @@ class Data(Part):
         (kind,), whole = named, named[0] in ("dataset", "corpus")
         if len(self.keys) != 2 and not ((self.dataset or self.text) and len(self.keys) == 1):
             raise QkvError("data.keys: found {keys} keys, expected two; one for texts", keys=len(self.keys))
-        sides = tuple(f"{which}_{side}" for which in ("valid", "test") for side in ("source", "target"))
-        unread = sides if whole or kind in ("text", "messages", "shards") else ()
+        unread = SIDES if whole or kind in ("text", "messages", "shards") else ()
         unread += ("valid_file", "test_file") if whole else ()
         if key := next((key for key in unread if getattr(self, key)), ""):
             instead = Message("remove it, or name {file}", file=f"{key.partition('_')[0]}_file")
@@ -122,8 +132,7 @@ class Data(Part):
             raise QkvError("data: found {source} source and {target} target files, expected as many; file n of one "
                            "belongs to file n of the other", source=len(self.source), target=len(self.target))
         if self.weights and kind in ("text", "dataset"):
-            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of "
-                           "texts")
+            raise QkvError("data.weights: for shards, pairs and conversations; `qkv data pack` makes shards of texts")
         count = len(getattr(self, kind))
         fine = len(self.weights) == count and all(math.isfinite(w) and w > 0 for w in self.weights)
         if self.weights and not fine and kind not in ("shards", "corpus"):
@@ -201,8 +210,7 @@ class Data(Part):
 
         chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), amount, top=top)
         cuts = np.cumsum([0, *map(len, sets)])
-        parts = [np.flatnonzero(chosen[a:b] == out)
-                 for out in (False, True) for a, b in pairwise(cuts)]
+        parts = [np.flatnonzero(chosen[a:b] == out) for out in (False, True) for a, b in pairwise(cuts)]
         both = [select_rows(rows, part) for rows, part in zip(sets * 2, parts, strict=True)]
         return both[: len(sets)], [row for rows in both[len(sets) :] for row in rows]
 
@@ -418,8 +426,7 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     if "messages" not in item:
         found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
-        raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint,
-                       found=found)
+        raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint, found=found)
     try:
         talk = tuple(check_messages(item["messages"]))
     except QkvError as e:

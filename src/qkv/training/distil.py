@@ -124,8 +124,7 @@ def split_sets(data: Data, out: Path) -> list[Data]:
     goal = [place for one in sets for place in name_outputs(one, out)]
     for place in goal:
         if goal.count(place) > 1:
-            raise QkvError("{place}: two of the files would be written there; give them different names",
-                           place=place)
+            raise QkvError("{place}: two of the files would be written there; give them different names", place=place)
         if place.exists():
             raise QkvError("{place}: exists already; remove it or give another --out", place=place)
     return sets

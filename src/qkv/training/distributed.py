@@ -6,7 +6,6 @@ number, so that it has the same dropout wherever it is computed.
 
 import os
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -162,7 +161,14 @@ def join_group(device: str, local: int, address: str = "env://", *, rank: int = 
     elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
         raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
     with watch_peers():
-        dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if restarts == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+            dist.init_process_group(backend, address, timeout=PATIENCE, world_size=size, rank=rank)
+            return
+        # torchrun keeps its store when it starts all again, and in it the addresses of those that are gone
+        store, rank, size = next(dist.rendezvous(address, rank, size))
+        dist.init_process_group(backend, store=dist.PrefixStore(f"restart {restarts}", store), timeout=PATIENCE,
+                                world_size=size, rank=rank)
 
 
 @contextmanager
@@ -224,8 +230,3 @@ def find_cause(children: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[by
             error.exit_code = code
             return error
     return None
-
-
-def count_cores() -> int:
-    """The CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,6 +1,5 @@
 """How a run is judged: at each evaluation and on its test. Next: trivial.py, which says what that is worth."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, cast
 from qkv.core.model import Transformer
 from qkv.data.shards import Mixture
 from qkv.generation.decoder import batch_by_length
-from qkv.tasks.evaluate import measure_bleu
+from qkv.tasks.evaluate import join_parts, measure_bleu
 from qkv.tasks.label_scores import Accuracy, score_labels
 from qkv.training.assemble import Assembly
 from qkv.training.checkpoint import Evaluate
@@ -72,11 +71,6 @@ def score_translations(run: Run, references: Sequence[str], said: Sequence[str])
     c = run.check
     found = measure_bleu([join_parts(r, c.joint) for r in references], said, tokenize=c.tokenize, lowercase=c.lowercase)
     return dict(zip(("bleu", "exact_match", "signature"), found, strict=True))
-
-
-def join_parts(line: str, joint: str) -> str:
-    """A line whose words were cut into parts, whole again."""
-    return re.sub(f"{re.escape(joint.rstrip())}( |$)", "", line) if joint else line
 
 
 def evaluate_test(a: Assembly) -> tuple[dict[str, Any], list[str]]:

@@ -7,10 +7,11 @@ Next: loop.py.
 
 import copy
 import json
+import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,9 @@ from torch import Tensor, nn
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
-from qkv.files import fsync_path, write_text_file
+from qkv.files import fsync_path, to_json, write_text_file
 from qkv.messages import join
-from qkv.training import run_dir
+from qkv.training import tensor_parallel
 from qkv.training.distributed import Ranks, watch_peers
 from qkv.training.losses import step_loss
 
@@ -43,11 +44,16 @@ class Sharded(nn.Module):
 
         super().__init__()
         refuse_unsupported(settings, core)
-        self.core = copy.deepcopy(core)
-        mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size(),))
+        self.core, cut = copy.deepcopy(core), settings.tensor_parallel
+        mesh = init_device_mesh(core.embed.weight.device.type, (dist.get_world_size() // cut, cut),
+                                mesh_dim_names=("data", "tensor"))
+        self.mesh = mesh["tensor"]
+        self.norms = tensor_parallel.parallelize(self.core, self.mesh) if cut > 1 else []
+        # it warns that weights cut twice are gathered in two steps, as they must be
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         blocks = [block for m in self.core.modules() if isinstance(m, Stack) for block in m.layers]
         for part in (*blocks, self):
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh["data"])
         for part in self.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)  # a step's loss is a sum over its tokens, divided once
@@ -58,6 +64,10 @@ class Sharded(nn.Module):
         loss, busy = step_loss(self.core, batch, **how)
         own = [p for p in self.core.parameters() if p.requires_grad and not is_part(p)]
         return loss + 0 * sum(p.sum() for p in own), busy
+
+    def sum_gradients(self) -> None:
+        """Sum the gradients of weights of which each process of a layer saw a part."""
+        tensor_parallel.sum_gradients(self.norms, self.mesh.get_group())
 
     @torch.no_grad()
     def gather(self, core: Transformer) -> None:
@@ -75,8 +85,7 @@ def refuse_unsupported(settings: "Settings", core: Transformer) -> None:
     asked = [f"training.{key}" for key in ALONE if getattr(settings, key)]
     asked += [] if settings.optimizer in ("adam", "adamw") else [f"training.optimizer={settings.optimizer}"]
     if asked:
-        raise QkvError("training.shard does not work with {asked} yet: remove one of them",
-                       asked=join(", ", asked))
+        raise QkvError("training.shard does not work with {asked} yet: remove one of them", asked=join(", ", asked))
 
 
 def is_part(tensor: Tensor) -> bool:
@@ -89,6 +98,20 @@ def is_part(tensor: Tensor) -> bool:
 def gather_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor of which each process has a part; a collective where that is so."""
     return tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def group_by_mesh(tensors: Iterable[Tensor]) -> list[list[Any]]:
+    """Tensors that may be computed with together: whole ones, and those that the same processes have parts of."""
+    found: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        found.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(found.values())
+
+
+def measure_norm(grads: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together; a collective where processes have parts of them."""
+    norms = [gather_tensor(nn.utils.get_total_norm(some)) for some in group_by_mesh(grads) or [[]]]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 def cut_like(own: Tensor, tensor: Tensor) -> Tensor:
@@ -127,7 +150,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            write_text_file(pointer, run_dir.to_json({"folder": place.name, "files": files, **state}))
+            write_text_file(pointer, to_json({"folder": place.name, "files": files, **state}))
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)
@@ -184,6 +207,5 @@ def read_parts(pointer: Path, core: nn.Module) -> tuple[dict[str, Tensor], dict[
             dcp.load(found, storage_reader=reader, no_dist=not dist.is_initialized())
         return found, state
     except (OSError, ValueError, KeyError, dcp.CheckpointException) as e:
-        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new "
-                       "run", pointer=pointer,
-                       e=str(e)[:300]) from e
+        raise QkvError("{pointer}: not a complete checkpoint of a run ({e}); delete it to start a new run",
+                       pointer=pointer, e=str(e)[:300]) from e

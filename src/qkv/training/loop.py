@@ -148,8 +148,7 @@ class Loop:
         """The batches of an epoch in their order, `accumulate` of them to a step of each process."""
         keys = self.plan.order(epoch)
         if not len(keys):
-            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the "
-                           "context?")
+            raise QkvError("training: no batch in an epoch; is the data empty, or every row longer than the context?")
         return Groups(keys, self.stepper.micro)
 
     def total(self) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.core.experts import ExpertLinear
 from qkv.core.norm import Norm
+from qkv.training.fsdp import group_by_mesh
 from qkv.training.settings import Settings
 
 State = dict[str, Any]
@@ -35,10 +36,10 @@ def make_optimizer(core: nn.Module, s: Settings) -> torch.optim.Optimizer:
     inner = {id(p) for p in hidden_matrices(core)} if s.optimizer == "muon" else set[int]()
     decays = [id(p) not in spared and p.ndim > 1 for p in weights]
     matrices = [p for p, decay in zip(weights, decays, strict=True) if decay and id(p) in inner]
-    groups = [{"params": [p for p, decay in zip(weights, decays, strict=True) if decay and id(p) not in inner],
-               "weight_decay": s.weight_decay},
-              {"params": [p for p, decay in zip(weights, decays, strict=True) if not decay], "weight_decay": 0.0}]
-    groups = [g for g in groups if g["params"]]
+    rest = [p for p, decay in zip(weights, decays, strict=True) if decay and id(p) not in inner]
+    light = [p for p, decay in zip(weights, decays, strict=True) if not decay]
+    groups = [{"params": some, "weight_decay": decay} for all_, decay in ((rest, s.weight_decay), (light, 0.0))
+              for some in group_by_mesh(all_)]
     if s.optimizer == "adafactor":
         return torch.optim.Adafactor(groups, lr=s.lr)
     kind = torch.optim.Adam if s.optimizer == "adam" else torch.optim.AdamW

@@ -18,10 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from qkv.errors import QkvError
-from qkv.files import MARK, to_json_value, write_failure, write_text_file
+from qkv.files import MARK, explain_failure, hold_lock, to_json, write_text_file
 from qkv.json_files import read_json, read_text
 from qkv.messages import Message
 from qkv.options import flatten
@@ -63,32 +61,23 @@ def refuse_others(directory: Path, *, begun: bool = False) -> None:
 
 @contextmanager
 def lock_directory(folder: Path) -> Iterator[None]:
-    """Hold `folder`/lock, which names this process, so that one run at a time is in a directory; the kernel releases it
-    when the process ends, however it ends. On a file system without locks, nothing.
+    """Hold `folder`/lock, which names this process, so that one run at a time is in a directory.
 
     Raises:
         QkvError: another process holds it; the message gives its number.
     """
-    path, who, lock = folder / "lock", "", FileLock(folder / "lock")
+    path, who = folder / "lock", ""
     for odd in (p for p in folder.rglob("*") if p.exists() and not p.is_file() and not p.is_dir()):
         raise QkvError("{path}: is a pipe or a device, expected a file of a run", path=odd)
     with suppress(QkvError):
         who = read_text(path).strip()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise QkvError("{parent}: process {who} is training here; wait for it, stop it, or give another --out",
-                       parent=folder.parent, who=who or "another") from None
-    except OSError:  # no locks here, or nothing can be written, which whatever must write here will report
-        yield
-        return
-    try:
+    with hold_lock(path, wait=False) as free:
+        if not free:
+            raise QkvError("{parent}: process {who} is training here; wait for it, stop it, or give another --out",
+                           parent=folder.parent, who=who or "another")
         with suppress(OSError):
             path.write_text(str(os.getpid()), encoding="utf-8")
         yield
-    finally:
-        lock.release()
 
 
 def remove_partial(folder: Path) -> None:
@@ -98,11 +87,6 @@ def remove_partial(folder: Path) -> None:
             path.unlink(missing_ok=True)
         elif path.is_dir() and (path.name.startswith(".last-") or MARK in path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def to_json(value: Any, **how: Any) -> str:
-    """A value as strict JSON that ends its line."""
-    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -132,18 +116,13 @@ def open_log(path: Path | None, report: Report | None) -> Report:
         QkvError: the disk is full or not writable, then or later.
     """
     if path is not None:
-        try:
+        with explain_failure(path, RESUME):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise write_failure(path, e, RESUME) from e
 
     def report_event(event: Event) -> None:
         if path is not None:
-            try:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(to_json(event))
-            except OSError as e:
-                raise write_failure(path, e, RESUME) from e
+            with explain_failure(path, RESUME), path.open("a", encoding="utf-8") as file:
+                file.write(to_json(event))
         if report is not None:
             report(event)
 

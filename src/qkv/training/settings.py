@@ -8,12 +8,11 @@ from typing import Any, Literal
 from qkv.adapt.lora import Lora
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
-from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, validate
+from qkv.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, SHARE_BELOW_1, check_range, validate
 
 FLOORS = {"bleu": 1.0, "exact_match": 0.0, "label_accuracy": 0.0}  # up to here a metric is chance
 LABEL_METRICS = ("exact_match", "label_accuracy")  # the commonest label's share is their floor
-LARGEST = 3.4e38  # that fp32 holds
-MOST_STEPS, MOST_TOKENS, MOST_RATE = 100_000_000, 1 << 24, 1000  # beyond what any run has
+MOST_STEPS, MOST_TOKENS, MOST_RATE, MOST_PIECES = 100_000_000, 1 << 24, 1000, 1_000_000  # beyond what any run has
 THREADS = 1024  # more end the process without a word
 # Keys of earlier versions: the new name, or for one that was removed what to do instead. Checkpoints and run.json that
 # have them are read all the same.
@@ -39,14 +38,8 @@ class Part:
 
     def __post_init__(self) -> None:
         validate(self.where, self)
-        for expected, fits, keys in self.ranges:
-            for key in keys:
-                value = getattr(self, key)
-                numbers = value if isinstance(value, tuple) else () if value is None else (value,)
-                if not all(abs(n) < LARGEST and fits(n) for n in numbers):
-                    found = list(value) if isinstance(value, tuple) else value
-                    raise QkvError("{name}: found {value}, expected {wanted}", name=f"{self.where}.{key}", value=found,
-                                   wanted=expected)
+        for wanted, fits, keys in self.ranges:
+            check_range(self.where, self, wanted, fits, *keys)
 
 
 @dataclass(frozen=True)
@@ -59,6 +52,7 @@ class Settings(Part):
     tokens: int = 4096  # target tokens in a micro-batch, padding included
     accumulate: int = 1  # micro-batches in a step of each process
     shard: bool = False  # of several processes each keeps a part of every weight and of the optimiser (FSDP2)
+    tensor_parallel: int = 1  # processes that compute each layer together; it divides heads, groups and widths
     optimizer: Literal["adam", "adamw", "muon", "adafactor"] = "adam"  # adafactor's lr is a share of a weight's size
     lr: float = 1e-3  # the highest rate; with `noam` the factor before the paper's formula
     betas: tuple[float, float] = (0.9, 0.98)
@@ -96,7 +90,8 @@ class Settings(Part):
 
     where = "training"
     ranges = (
-        (AT_LEAST_ONE, lambda n: n >= 1, ("accumulate", "log_every")),
+        (AT_LEAST_ONE, lambda n: n >= 1, ("log_every", "tensor_parallel")),
+        (Message("1 to {most:,}", most=MOST_PIECES), lambda n: 1 <= n <= MOST_PIECES, ("accumulate",)),
         (Message("1 to {most:,}", most=MOST_TOKENS), lambda n: 1 <= n <= MOST_TOKENS, ("tokens",)),
         (Message("0 to {most:,}", most=MOST_STEPS), lambda n: 0 <= n <= MOST_STEPS, ("steps",)),
         (Message("a rate from 0 to {most}", most=MOST_RATE), lambda n: 0 <= n <= MOST_RATE, ("lr",)),

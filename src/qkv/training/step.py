@@ -55,26 +55,32 @@ class OptimizerStep:
         self.together = self.ranks.size > 1
         self.barrier = self.ranks.barrier_on_error if self.together else nullcontext
         self.shards: fsdp.Sharded | None = None
-        if settings.shard and self.together:
+        self.cut = settings.tensor_parallel  # processes that read the same batches
+        if self.ranks.size % self.cut:
+            raise QkvError("training.tensor_parallel={cut} does not divide the number of processes, {size}",
+                           cut=self.cut, size=self.ranks.size)
+        self.replica, self.replicas = self.ranks.rank // self.cut, self.ranks.size // self.cut
+        if (settings.shard or self.cut > 1) and self.together:
             self.ranks.broadcast(core)
             self.shards = fsdp.Sharded(core, settings)
         self.learner = self.shards.core if self.shards else core  # whose weights move
-        pack_weights(self.learner)
+        if self.cut == 1:
+            pack_weights(self.learner)
         self.blocks = Blocks(self.learner, settings, self.device)
         self.optimizer = optim.make_optimizer(self.learner, settings)
         self.weights = list(optim.named_weights(self.learner).values())
-        self.micro = settings.accumulate * self.ranks.size  # micro-batches in a step
+        self.micro = settings.accumulate * self.replicas  # micro-batches in a step
         self.speed = Speed(core)
         counts = [b.moe.num_experts for b in core.spec.stack.blocks if b.moe]
         self.loads = torch.zeros(len(counts), max(counts, default=0))  # L E, tokens of the last step by expert
 
     def compute_gradients(self, keys: Sequence[Any], at: Progress) -> Gradients:
         """The gradients of a step: those of all its micro-batches, divided once by all their tokens."""
-        s, mine = self.settings, range(self.ranks.rank, len(keys), self.ranks.size)
+        s, mine = self.settings, range(self.replica, len(keys), self.replicas)
         batches = {micro: self.plan.make(keys[micro]).to(self.device) for micro in mine}
         tokens, empty = sum(b.tokens for b in batches.values()), sum(b.tokens == 0 for b in batches.values())
         if self.together:
-            tokens, empty = map(int, self.ranks.all_reduce_sum([tokens, empty]))
+            tokens, empty = (int(n) // self.cut for n in self.ranks.all_reduce_sum([tokens, empty]))
         loss, loads = 0.0, torch.zeros_like(self.loads)
         for micro, batch in batches.items():
             drop = make_dropout(s.seed, at.epoch, at.done, micro, device=self.device, traceable=self.blocks.compiles)
@@ -82,13 +88,12 @@ class OptimizerStep:
             micro_loss = micro_loss / max(tokens, 1)
             micro_loss.backward()
             loss += float(micro_loss.detach())
-            self.speed.operations += self.speed.count(batch) * (2 if s.rdrop else 1)
+            self.speed.operations += self.speed.count(batch) * (2 if s.rdrop else 1) / self.cut
             loads += 0 if busy is None else busy.cpu()
         if self.together:
             loss = self.sum_ranks(loss, keys, at)
-        self.norm = nn.utils.get_total_norm([p.grad for p in self.weights if p.grad is not None])
-        norm = fsdp.gather_tensor(self.norm) if self.shards else self.norm
-        return Gradients(keys, batches, loss, float(norm), tokens, empty, loads)
+        self.norm = fsdp.measure_norm([p.grad for p in self.weights if p.grad is not None])
+        return Gradients(keys, batches, loss, float(self.norm), tokens, empty, loads)
 
     def loss(self, batch: Batch, key: Any, at: Progress, drop: Drop, micro: int = 0) -> tuple[Tensor, Tensor | None]:
         """The loss of a micro-batch and the loads of its experts; an error of a label names the rows of the data."""
@@ -110,15 +115,18 @@ class OptimizerStep:
         """The loss of all ranks, whose gradients are summed too."""
         if not self.shards:
             return self.ranks.all_reduce_gradients(self.weights, loss)
-        if 0 < len(keys) % self.ranks.size <= self.ranks.rank:  # parts of weights are gathered by all ranks or by none
+        if 0 < len(keys) % self.replicas <= self.replica:  # parts of weights are gathered by all ranks or by none
             spare, _ = self.loss(self.plan.make(keys[0]).to(self.device), keys[0], at, no_dropout)
             (spare * 0).backward()
-        return self.ranks.all_reduce_sum([loss])[0]
+        if self.cut > 1:
+            self.shards.sum_gradients()
+        return self.ranks.all_reduce_sum([loss])[0] / self.cut
 
     def update(self, lr: float, at: Progress, made: Gradients) -> None:
         """Clip the gradients, move the weights by them, and the biases of routers by the loads of their experts."""
         if self.settings.clip:
-            nn.utils.clip_grads_with_norm_(self.weights, self.settings.clip, self.norm)
+            for some in fsdp.group_by_mesh(self.weights):
+                nn.utils.clip_grads_with_norm_(some, self.settings.clip, self.norm)
         for group in self.optimizer.param_groups:
             group["lr"], group["low"] = lr, at.precision == "bf16"  # low: Muon's products in bf16
         self.optimizer.step()
@@ -126,7 +134,7 @@ class OptimizerStep:
         if made.loads.numel():
             loads = made.loads.flatten().tolist()
             self.loads = torch.tensor(self.ranks.all_reduce_sum(loads) if self.together else loads)
-            self.loads = self.loads.view_as(made.loads)
+            self.loads = self.loads.view_as(made.loads) / self.cut
             move_router_biases(self.learner, self.loads, rate=self.settings.moe_bias_lr)
 
 

@@ -30,8 +30,7 @@ def open_tracker(name: str, directory: Path) -> Report:
     known = sorted({*OWN, *others})
     if name not in known:
         raise QkvError("--track {name}: no such tracker{hint} (known: {known}; a package can add others by the entry "
-                       "points of {group})", name=name, hint=nearest(name, known), known=", ".join(known),
-                       group=GROUP)
+                       "points of {group})", name=name, hint=nearest(name, known), known=", ".join(known), group=GROUP)
     try:
         return (others[name].load() if name in others else OWN[name])(directory)
     except ImportError as e:

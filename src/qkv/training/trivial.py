@@ -20,11 +20,12 @@ from qkv.data.collate import IGNORED, Batch
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.messages import Message, join
+from qkv.tasks.evaluate import join_parts
 from qkv.tasks.label_scores import Accuracy
 from qkv.training.assemble import Assembly
 from qkv.training.compatibility import split_questions
 from qkv.training.control import Outcome
-from qkv.training.evaluation import join_parts, score_translations
+from qkv.training.evaluation import score_translations
 from qkv.training.settings import FLOORS
 
 TOKENS, ROWS = 500_000, 20_000

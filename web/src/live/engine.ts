@@ -16,7 +16,8 @@ const STORE = "qkv-live";
 let simd: Promise<boolean> | null = null;
 
 export class Model {
-  constructor(readonly said: Said, readonly core: any, readonly tokenizer: Tokenizer) {}
+  /** `again`: its weights came broken at first, and were fetched once more. */
+  constructor(readonly said: Said, readonly core: any, readonly tokenizer: Tokenizer, readonly again = false) {}
 
   /** The parts that have attention, with their modules' paths. */
   get parts(): { part: string; paths: string[] }[] {
@@ -39,8 +40,8 @@ export async function open_model(folder: string): Promise<Model> {
   simd ??= use_simd();
   const [words, weights] = await Promise.all([fetched(`${folder}/tokenizer.json`).then((r) => r.json()), read_weights(`${folder}/model.safetensors`, said), simd]);
   const core = new Program();
-  load_weights(core as Module, read_safetensors(weights));
-  return new Model(said, core, new Tokenizer(words));
+  load_weights(core as Module, read_safetensors(weights.body));
+  return new Model(said, core, new Tokenizer(words), weights.again);
 }
 
 async function fetched(url: string, how: RequestInit = {}): Promise<Response> {
@@ -55,17 +56,17 @@ async function fetched(url: string, how: RequestInit = {}): Promise<Response> {
 }
 
 /** The weights, from what was kept where it is whole; a file that is not what spec.json says is fetched once more. */
-async function read_weights(url: string, said: Said): Promise<ArrayBuffer> {
+async function read_weights(url: string, said: Said): Promise<{ body: ArrayBuffer; again: boolean }> {
   const key = `${url}?sha256=${said.sha256}`;
   const store = await open_store();
   const old = await store?.match(key).then((r) => r?.arrayBuffer()).catch(() => undefined);
-  if (old && (await is_whole(old, said))) return old;
+  if (old && (await is_whole(old, said))) return { body: old, again: false };
   for (const cache of ["default", "reload"] as const) {
     const body = await fetched(url, { cache }).then((r) => r.arrayBuffer());
     if (!(await is_whole(body, said))) continue;
     for (const known of (await store?.keys()) ?? []) if (known.url.split("?")[0] === new URL(url, location.href).href) await store!.delete(known);
     await store?.put(key, new Response(body.slice(0))).catch(() => undefined); // no room: it is fetched again next time
-    return body;
+    return { body, again: cache === "reload" || old !== undefined };
   }
   throw new Trouble({ zh: `${url} 没有传完整，或不是这个模型的权重（校验和不符）：请再加载一次`, en: `${url} came incomplete, or is not this model's (its hash differs): load the page again` });
 }

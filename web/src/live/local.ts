@@ -120,7 +120,10 @@ function meta(run: Run): Answer {
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
     written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
     panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), ...ELSEWHERE],
-    said: missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : [],
+    said: [
+      ...(missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : []),
+      ...(model.again ? [{ zh: "模型的权重上一次没有传完整（校验和不符），已经重新取过", en: "the weights had come incomplete (their hash differed) and were fetched again" }] : []),
+    ],
     source: both ? run.ids.length : null, ms: run.ms, how: `import qkv\nmodel = qkv.load(${JSON.stringify(said.name)})`,
   };
 }

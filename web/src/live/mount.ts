@@ -15,6 +15,7 @@ import look from "inline:css";
 
 export { LocalClient } from "./local";
 export { ask, open_model } from "./engine";
+export { run_lab } from "./labs";
 
 export interface MountOptions {
   /** The model that opens; `models` are all that can be chosen. */

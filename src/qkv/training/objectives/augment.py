@@ -91,9 +91,7 @@ def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     return dataclasses.replace(plan, order=order, make=make_batch)
 
 
-def remove_words(
-    rows: Sequence[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int
-) -> Sequence[Rows]:
+def remove_words(rows: Sequence[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> Sequence[Rows]:
     """Texts without some of their words, each left out with the probability `share`: a function of (seed, epoch).
 
     Special tokens stay, and so does a text of which no word would.

@@ -165,8 +165,7 @@ def row_limit(run: Run) -> int:
 def mask_id(run: Run, tokenizer: Tokenizer) -> int:
     """The id of the mask token; QkvError if there is none."""
     if tokenizer.mask_id is None:
-        raise QkvError("{name}: the vocabulary has no mask token to hide words with; add [MASK] to it",
-                       name=run.name)
+        raise QkvError("{name}: the vocabulary has no mask token to hide words with; add [MASK] to it", name=run.name)
     return tokenizer.mask_id
 
 

@@ -62,9 +62,8 @@ def encode_talk(tokenizer: Tokenizer, talk: Talk, number: int) -> Row:
         before = template.ids(tokenizer, talk[:n]) if n else []
         after = template.ids(tokenizer, talk[: n + 1], add_generation_prompt=False)
         if after[: len(before)] != before or ids[: len(after)] != after:
-            raise QkvError("conversation {number}, message {text}: the chat template writes this turn differently "
-                           "when more follows, so the answer cannot be separated from the rest", number=number,
-                           text=n + 1)
+            raise QkvError("conversation {number}, message {text}: the chat template writes this turn differently when "
+                           "more follows, so the answer cannot be separated from the rest", number=number, text=n + 1)
         own = range(len(before), len(after))
         control = [i for i in own if after[i] in special or tokenizer.decode([after[i]]) == ""]
         end = control[-1] + 1 if control else len(after)  # a line's end behind the last symbol is not the answer's

@@ -26,6 +26,7 @@ from qkv.tasks.types import start_ids
 from qkv.training import losses
 from qkv.training.assemble import Assembly
 from qkv.training.large_text import LargeText
+from qkv.training.objectives.base import tokenizer_for
 from qkv.training.probes.recorder import Reading, Recorder
 from qkv.training.probes.records import read_requests
 
@@ -43,8 +44,7 @@ def make_recorder(a: Assembly) -> Recorder:
         QkvError: a word that the vocabulary lacks.
     """
     w, model = a.run.watch, a.model
-    made = model.tokenizer
-    assert made is not None  # assemble() gave it one
+    made = tokenizer_for(model)
     for word in w.words:
         if not word.strip():
             raise QkvError("watch.words: found an empty word, expected one of the vocabulary")
@@ -131,8 +131,7 @@ def answer_texts(model: Model, texts: Sequence[str], longest: int) -> list[Any]:
 @torch.inference_mode()
 def read_inside(model: Model, text: str, said: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One text with what was written after it, read once more in one pass that is listened to."""
-    made, special, (kind, says) = model.tokenizer, model.special, KINDS[model.spec.architecture]
-    assert made is not None
+    made, special, (kind, says) = tokenizer_for(model), model.special, KINDS[model.spec.architecture]
     ids, both = model.ids(text), model.encoder_decoder
     given = [*start_ids(model)] if both else [*ids, *(start_ids(model) if kind == "prefix" else ())]
     read = [*given, *said.tokens[:-1]] if said else ids
@@ -176,8 +175,7 @@ def read_guesses(t: Trace, tokenizer: Any, prompt: int, masks: list[bool] | None
 
 def fill_or_label(model: Model, ids: list[int]) -> str:
     """What an encoder makes of a text: the likeliest words for its masks, or its label, or nothing."""
-    made = model.tokenizer
-    assert made is not None
+    made = tokenizer_for(model)
     if made.mask_id is not None and made.mask_id in ids and model.spec.head:
         return " ".join(made.decode([i]) for i in fill_ids(model.core, ids, made.mask_id).argmax(-1).tolist())
     return model.classify(ids).label if model.labels else ""
@@ -201,8 +199,7 @@ def read_teacher(model: Model, batch: Batch) -> Reading:
 
     `mask` [T, T] is 1 where a position may look.
     """
-    core, made = model.core, model.tokenizer
-    assert made is not None
+    core, made = model.core, tokenizer_for(model)
     with Trace(core, tokenizer=made) as t:
         logprobs = core.head(losses.states(core, batch))[0].float().log_softmax(-1).cpu()  # T V
     best = logprobs.max(-1)
