@@ -301,11 +301,23 @@ def add_extra_tokens(about: Stated, found: FoundTokenizer) -> FoundTokenizer:
             raise QkvError("{directory}: the added token {content!r} is listed with the id {i}, but the vocabulary of "
                            "{get_vocab_size} tokens gives it {got}; do the files belong together?", directory=directory,
                            content=token.content, i=i, get_vocab_size=found.backend.get_vocab_size(), got=got)
-    more = about.config.get("additional_special_tokens") or about.config.get("extra_special_tokens") or []
-    named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
-    known = [t for t in named if isinstance(t, str) and found.backend.token_to_id(t) is not None]
+    known = [t for t in list_extra_tokens(about.config) if found.backend.token_to_id(t) is not None]
     found.backend.add_special_tokens([AddedToken(t, normalized=False) for t in known])
     return found
+
+
+def list_extra_tokens(config: Mapping[str, Any]) -> list[str]:
+    """The special tokens beside those with a role, as a config lists them."""
+    more = config.get("additional_special_tokens") or config.get("extra_special_tokens") or []
+    named = [t.get("content") if isinstance(t, dict) else t for t in more] if isinstance(more, list) else []
+    return [t for t in named if isinstance(t, str)]
+
+
+def require_tokens(path: Path, ids: Mapping[str, int], wanted: Sequence[str]) -> None:
+    """QkvError where a vocabulary lacks special tokens."""
+    if lacking := [token for token in wanted if token not in ids]:
+        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
+                       lacking=", ".join(lacking), ids=len(ids))
 
 
 def two_models(about: Stated, source: str, target: str, vocabulary: str) -> FoundTokenizer:
@@ -325,10 +337,7 @@ def number_models(about: Stated, source: str, target: str, vocabulary: str) -> F
         raise QkvError("{path}: found {ids} tokens whose ids do not run from 0 to {ids2}", path=path, ids=len(ids),
                        ids2=len(ids) - 1)
     roles = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | about.roles
-    lacking = [roles[role] for role in ("eos", "unk", "pad") if roles[role] not in ids]
-    if lacking:
-        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}", path=path,
-                       lacking=", ".join(lacking), ids=len(ids))
+    require_tokens(path, ids, [roles[role] for role in ("eos", "unk", "pad")])
     named = [*roles.values(), *(t for t in ids if t.startswith(">>") and t.endswith("<<"))]  # >>fra<< names a language
     models = (sentencepiece.read_model(directory / name) for name in (source, target))
     sides = [sentencepiece.build_tokenizer(model, ids, named) for model in models]
@@ -343,15 +352,10 @@ def numbered_model(about: Stated, vocabulary: str, name: str) -> FoundTokenizer:
     """A sentencepiece model over the numbering of a file, with the languages behind it as they are listed (M2M-100)."""
     directory, ids = about.directory, _vocabulary(about.directory / vocabulary)
     beside = read_json(directory / "special_tokens_map.json", optional=True) | about.config
-    listed = beside.get("additional_special_tokens") or beside.get("extra_special_tokens") or []
-    tokens = [t.get("content") if isinstance(t, dict) else t for t in listed] if isinstance(listed, list) else []
-    languages = [t for t in tokens if isinstance(t, str) and t.startswith("__") and t not in ids]
+    languages = [t for t in list_extra_tokens(beside) if t.startswith("__") and t not in ids]
     ids |= {language: len(ids) + i for i, language in enumerate(languages)}
     roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"} | about.roles
-    lacking = [token for role, token in roles.items() if role in ("eos", "unk", "pad") and token not in ids]
-    if lacking:
-        raise QkvError("{path}: no token {lacking}, expected the special tokens to be among the {ids}",
-                       path=directory / vocabulary, lacking=", ".join(lacking), ids=len(ids))
+    require_tokens(directory / vocabulary, ids, [roles[role] for role in ("eos", "unk", "pad")])
     model = sentencepiece.read_model(directory / name)
     backend = sentencepiece.build_tokenizer(model, ids, [*roles.values(), *languages])
     source, end = f"__{beside.get('src_lang') or 'en'}__", roles["eos"]
@@ -399,10 +403,7 @@ def word_pieces(about: Stated, name: str) -> FoundTokenizer:
         raise QkvError("{path}: found {lines} tokens, and config.json says {rows}: is the file complete?", path=path,
                        lines=len(names), rows=rows)
     usual = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"} | about.roles
-    lacking = [usual[role] for role in ("unk", "sep", "cls") if usual[role] not in names]
-    if lacking:
-        raise QkvError("{directory}: no {lacking} among its {names} tokens, expected WordPieces",
-                       directory=path, lacking=", ".join(lacking), names=len(names))
+    require_tokens(path, names, [usual[role] for role in ("unk", "sep", "cls")])
     return FoundTokenizer(build_word_pieces(names, usual, config), usual)
 
 
