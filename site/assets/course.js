@@ -18,6 +18,9 @@
     const said = new URLSearchParams(location.hash.slice(1)).get(box.id);
     if (said !== null && /^\d+$/.test(said)) input.value = said;
     input.addEventListener("input", show);
+    box.addEventListener("toggle", ({ target }) => { // what is unfolded stays so at every step
+      if (target.closest(".frame")) for (const fold of box.querySelectorAll(".frame details")) fold.open = target.open;
+    }, true);
     show();
     if (said !== null) box.scrollIntoView();
   }
@@ -159,11 +162,12 @@
     if (!("serviceWorker" in navigator) || !location.protocol.startsWith("http")) return;
     const { serviceWorker: workers } = navigator;
     try {
-      await workers.register(new URL("sw.js", root));
-      const { active } = await workers.ready;
+      const ask = () => !navigator.connection?.saveData && workers.controller.postMessage({ lang: zh ? "zh" : "en" });
       workers.addEventListener("message", ({ data }) => (document.documentElement.dataset.kept = data.kept ? "yes" : "not all"));
+      workers.addEventListener("controllerchange", ask); // the first one took over, or that of a newer build
       workers.startMessages();
-      if (!navigator.connection?.saveData) active.postMessage({ lang: zh ? "zh" : "en" });
+      await workers.register(new URL("sw.js", root));
+      if (workers.controller) ask();
     } catch {
       // no storage, or a private window: the site is read from the network
     }

@@ -90,8 +90,10 @@ addEventListener("message", (event) => {
     const store = await caches.open(STORE), files = Object.entries(await listed());
     let missing = 0;
     for (const [path, { lang }] of files) {
+      if (registration.installing || registration.waiting) return; // a newer build will be asked, once it has taken over
       if (lang !== event.data.lang || (await store.match(at(path)))) continue;
-      await fetched(path).catch(() => missing++);
+      await fetched(path).catch(() => undefined);
+      missing += (await store.match(at(path))) ? 0 : 1; // no network, no room, or it came incomplete
     }
     event.source?.postMessage({ kept: files.length > 0 && missing === 0 });
   })());

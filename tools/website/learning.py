@@ -25,13 +25,14 @@ def read_run(directory: Path) -> dict[str, Any]:
         record = log.read(number)
         texts = record.json["texts"]
         one, weights = texts[SHOWN], record[f"texts.{SHOWN}.alignment"]
+        heads = record[f"texts.{SHOWN}.attention.cross"]
         loss = record.json["loss"]  # none before the first step
         written = one["target"][1:]  # what is read last looks, then a word is written
         at = max(0, len(written) - 2)  # where the last word is written, before the full stop
         steps.append({
             "step": number, "loss": loss and round(loss, 4), "said": [text["output"] for text in texts],
             "written": written, "looks": (100 * weights[: len(written)]).round().int().tolist(),
-            "heads": (100 * record[f"texts.{SHOWN}.attention.cross"][:, :, at]).round().int().tolist(),
+            "heads": (heads[:, :, at].float() / 2.55).round().int().tolist(),  # kept as bytes
         })
     found = log.read(log.steps[-1]).json["texts"]
     return {"texts": [text["text"] for text in found], "read": found[SHOWN]["source"], "steps": steps}

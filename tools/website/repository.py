@@ -14,7 +14,7 @@ from qkv.labs.lab import VERDICTS, Lab, Result, Runs, from_json
 
 from .figures import Drawing, cite, render, save_files
 from .pages import ROOT, Site
-from .rerun import write_rerun
+from .rerun import NUMBERS, write_rerun
 from .widgets import MARK
 
 FIRST = ("README", "docs/usage", "docs/training", "docs/families", "src/qkv/families/README")  # then the others
@@ -50,7 +50,9 @@ def write_labs(site: Site, mentions: dict[str, list[tuple[str, str]]], *, files:
         "Each lab tests one claim: what is expected is written down, then it runs, and a rule gives the verdict. "
         "The numbers are those of the committed runs.",
     )
-    rows, drawings = list[str](), list[Drawing]()
+    here = ", ".join(f"[`{name}`]({name}.md)" for name in NUMBERS)
+    rows = ["", site.say(f"这些可以在浏览器里重跑：{here}。", f"These run in the browser too: {here}.")]
+    drawings = list[Drawing]()
     for topic, names in list_topics():
         rows += ["", f"## {topic.to(site.lang)}", "", site.say("| 结论 | 说法 | 实验 |", "| verdict | claim | lab |"),
                  "| --- | --- | --- |"]

@@ -96,14 +96,20 @@ class Widgets:
         return f'<div id="{name}">{render([form], alt)}{self.keep(name, [form], alt)}</div>'
 
     def slide(
-        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Sequence[Form]], *, alt: str, start: int = 0
+        self, name: str, label: str, steps: Sequence[str], forms: Sequence[Sequence[Form]], *, alt: str, start: int = 0,
+        fold: tuple[int, str] | None = None,
     ) -> str:
-        """Forms of each step, which a slider shows; those that it starts on are the figure with files."""
-        made = [
-            f'<div class="frame" data-step="{attribute(step)}"><p class="step">{escape(step)}</p>'
-            f"{render(some, f'{label}: {step}')}</div>"
-            for step, some in zip(steps, forms, strict=True)
-        ]
+        """Forms of each step, which a slider shows; those that it starts on are the figure with files.
+
+        `fold` is from which form on they are folded in, and what the fold is called.
+        """
+        first, called = fold or (None, "")
+        made = list[str]()
+        for step, some in zip(steps, forms, strict=True):
+            shown, rest = (render(part, f"{label}: {step}") for part in (some[:first], some[first:] if fold else ()))
+            more = f'<details class="cite"><summary>{escape(called)}</summary>{rest}</details>' if rest else ""
+            head = f'<p class="step">{escape(step)}</p>'
+            made.append(f'<div class="frame" data-step="{attribute(step)}">{head}{shown}{more}</div>')
         slider = make_slider(f"{name}-at", label, (0, len(made) - 1, 1), start)
         body = "".join(made)
         return (f'<div class="slide" id="{name}" data-start="{start}">{slider}{body}'
@@ -217,5 +223,6 @@ class Widgets:
         alt = say("训练中每一步的译文、损失和对齐", "translations, loss and alignment at each step of training")
         last = steps[-1]
         about = say(f"一次真的训练，从随机数开始，录到第 {last} 步。", f"A real run from random numbers, {last} steps.")
-        played = self.slide("learning", say("训练步", "step"), steps, forms, alt=alt, start=len(steps) - 1)
+        played = self.slide("learning", say("训练步", "step"), steps, forms, alt=alt, start=len(steps) - 1,
+                            fold=(2, say("每个头看了哪里", "where each head looked")))
         return f'<p class="learning"><strong>{say("看它怎样学会。", "Watch it learn.")}</strong> {about}</p>{played}'

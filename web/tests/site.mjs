@@ -9,7 +9,7 @@ import { address, browser, faults, origin, reported, rest } from "./browser.mjs"
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const [pictures] = rest;
 const KINDS = [ // a page of every kind, and the chapters whose widgets differ
-  "index", "course/index", "course/01_token", "course/06_heads", "course/10_words", "course/11_training", "questions", "labs/index", "labs/order-blind", "misconceptions", "docs/usage", "benchmarks/index", "teachers",
+  "index", "course/index", "course/01_token", "course/06_heads", "course/10_words", "course/11_training", "questions", "labs/index", "labs/wo-sum", "misconceptions", "docs/usage", "benchmarks/index", "teachers",
 ];
 const SCREEN = 900; // px of height; a chapter is to take two at most
 const serious = (found) => found.violations.filter((v) => ["serious", "critical"].includes(v.impact));
@@ -109,6 +109,10 @@ async function asked(path) {
     assert.ok((await page.locator(".panel").innerText()).trim().length > 40, `${to} shows something`);
     await page.goto("about:blank");
   }
+  await page.setViewportSize({ width: 390, height: SCREEN });
+  await page.goto(panels[0]);
+  await page.waitForSelector(".panel > *");
+  await page.waitForFunction(() => document.querySelector(".tabs").getBoundingClientRect().top < innerHeight / 2, null, { timeout: 5000 }); // seen without scrolling
   await page.context().close();
   return { answers: answers.length, panels: panels.length };
 }

@@ -189,7 +189,7 @@ def draw_flow(residual: str, ax: Any, rows: "Sequence[Boxes]") -> None:
             x, ink = 0.7 + 8.6 / len(boxes) * (i + 0.5), "white" if trained else "black"
             ax.text(x, y, text.replace("$", r"\$"), ha="center", va="center", color=ink, fontsize=8, bbox=look)
         if boxes[0][0].startswith("⊕"):
-            ax.plot([3, 0.3, 0.3, 4.6], [start, start, y, y], color="gray", linewidth=1, zorder=0)
+            ax.plot([5, 0.3, 0.3, 5], [start, start, y, y], color="gray", linewidth=1, zorder=0)
             apart = apart or (y + 1 if residual == "parallel" else 0)
         if boxes[0][0].startswith(("attn_in", "ffn_in") if residual == "deepnorm" else ("resid", "⊕")):
             start = y
