@@ -554,3 +554,11 @@ def test_check_names_special_tokens_that_the_vocabulary_lacks(
         (tmp_path / "m" / "special_tokens_map.json").write_text(json.dumps({"mask_token": "".join(lacking) or None}))
         assert main(["check", str(tmp_path / "m"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["lacking_tokens"] == lacking
+
+
+def test_a_standard_input_that_cannot_be_read_is_told() -> None:
+    where = os.open(os.devnull, os.O_WRONLY)
+    done = subprocess.run([sys.executable, "-m", "qkv", "score", "demo-lm", "-", "--lang", "en"], stdin=where,
+                          capture_output=True, text=True, check=False)
+    os.close(where)
+    assert (done.returncode, "standard input" in done.stderr) == (2, True), done.stderr

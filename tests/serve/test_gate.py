@@ -43,6 +43,18 @@ def guarded() -> Iterator[Client]:
         yield found
 
 
+def test_a_connection_that_takes_no_answer_ends_in_silence(client: Client) -> None:
+    async def refuse(_: Any) -> None:
+        raise RuntimeError("state MUST_CLOSE")
+
+    async def leave() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"elsewhere")], "query_string": b"",
+             "scheme": "http", "server": ("x", 1), "client": ("x", 1), "http_version": "1.1"}
+    client.run(client.app(scope, leave, refuse))  # type: ignore[operator]
+
+
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 

@@ -80,6 +80,8 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
 
 def test_keys_of_a_model_that_are_not_heeded_are_named():
     core = zoo.made(zoo.ALL["gqa"]())
+    with pytest.raises(QkvError, match=r"generation_config\.json: top_k: found '4'"):
+        qkv.Model(core, generation_config={"do_sample": True, "top_k": "4"}).generate([3], sampling="model")
     odd = qkv.Model(core, generation_config={"sequence_bias": [[[99_999], 1.0]]})
     with pytest.raises(QkvError) as caught:
         odd.generate([3], sampling="model")

@@ -4,6 +4,7 @@ Nothing heavy is imported here, so `qkv --help` answers at once. Errors end in o
 """
 
 import atexit
+import errno
 import gc
 import os
 import re
@@ -196,6 +197,8 @@ def _explain_error(error: BaseException, common: Common) -> tuple[str, int, str]
         return common.say(error.message), getattr(error, "exit_code", 2), ""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {(error.strerror or str(error)).lower()}", 2, ""
+    if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.EISDIR):
+        return common.say("standard input or output cannot be used: {reason}", reason=error.strerror), 2, ""
     if isinstance(error, OSError) and error.errno in FULL:
         return common.say("cannot write: no space left on the disk"), 2, ""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):

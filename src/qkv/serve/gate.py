@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -196,7 +197,8 @@ class Gate:
         except Exception as e:
             error = e
         if error is not None and not status:
-            await say_error(error, caller)(scope, receive, send_named)
+            with suppress(Exception):  # after some rubbish a connection takes no answer
+                await say_error(error, caller)(scope, receive, send_named)
         error = error or scope.get("state", {}).get("failure")  # of a stream that had begun
         if status >= 400:
             self.metrics.increase("request_errors_total", label(status=status))
