@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common import middle, options, write
+from harness import middle, options, write
 
 TRACE = Path("traces/azure_llm_2023/AzureLLMInferenceTrace_conv.csv")
 OWN = """

@@ -165,7 +165,7 @@ def test_the_tables_name_every_objective_optimiser_and_schedule() -> None:
 def test_what_keeps_a_model_from_overfitting_is_described_by_the_table(page: str) -> None:
     against = FENCE.sub("", page).rpartition("\n## 9. ")[2].partition("\n## 10. ")[0]
     keys = ("rdrop", "average", "dropout", "ema", "recompute", "scheduled_sampling", "scheduled_sampling_ramp",
-            "label_smoothing", "word_dropout")  # fmt: skip
+            "label_smoothing", "word_dropout", "rare_words")  # fmt: skip
     assert [key for key in keys if not re.search(rf"`(\w+\.)?{key}( = [^`]+)?`", against)] == []
     assert "R-Drop" in against
 

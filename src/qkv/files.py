@@ -5,6 +5,7 @@ What a process that was killed left beside a file or a directory is removed by t
 
 import errno
 import glob
+import json
 import math
 import os
 import shutil
@@ -142,6 +143,11 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def to_json(value: Any, **how: Any) -> str:
+    """A value as strict JSON that ends its line."""
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
 @contextmanager

@@ -62,9 +62,9 @@ def test_a_row_says_the_same_in_any_company(kind, threads):
         for rows in (2, 3, 4, 5, 8, 9, 21):
             together = multiply(here, x[:rows], matrix)
             assert torch.equal(together, torch.cat(alone[:rows]))
-            assert torch.equal(multiply_together(here, x[:rows], (matrix, matrix)), torch.cat((together, together), 1))
+            assert all(torch.equal(one, together) for one in multiply_together(here, x[:rows], (matrix, matrix)))
             if kind not in ("fp32", "int8"):
-                both = multiply_together(here, x[:rows], (matrix, other, matrix))
+                both = torch.cat(list(multiply_together(here, x[:rows], (matrix, other, matrix))), -1)
                 assert torch.equal(both[:, -1031:], together)
                 assert torch.equal(both[:, 1031:-1031], multiply(here, x[:rows], other))
     finally:
@@ -133,9 +133,8 @@ def test_narrower_instructions_say_the_same(fresh, isa):
     assert set(native.AVX2) <= set(native.FLAGS["avx512"])
 
 
+@able
 def test_a_broken_source_says_what_the_compiler_says(fresh, tmp_path):
-    if native.find_compiler() is None:
-        pytest.skip("no compiler")
     fresh.setattr(native, "SOURCES", (tmp_path / "wrong.c",))
     native.SOURCES[0].write_text("int qkv_run(", encoding="utf-8")
     with pytest.raises(QkvError) as e:

@@ -173,3 +173,22 @@ def test_settings_that_are_no_object_are_named(saved, tmp_path, value):
     (tmp_path / "model.safetensors").symlink_to(saved[1] / "model.safetensors")
     with pytest.raises(QkvError, match="'quantization_config' is"):
         qkv.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(("place", "key", "bad"), [
+    ((), "config_groups", 1), ((), "config_groups", ["a"]), (("config_groups",), "group_0", None),
+    (("config_groups",), "group_0", "abc"), (("config_groups", "group_0"), "weights", [1]),
+    (("config_groups", "group_0", "weights"), "group_size", [1]),
+    (("config_groups", "group_0", "weights"), "type", "abc"), ((), "format", {}), ((), "sparsity_config", 3),
+])
+def test_settings_of_another_type_are_told_by_their_key(place, key, bad, tmp_path):
+    qkv.load("demo-lm").save(tmp_path, dtype="int4")
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    part = config["quantization_config"]
+    for step in place:
+        part = part[step]
+    part[key] = bad
+    file.write_text(json.dumps(config))
+    with pytest.raises(QkvError, match=f"{key}' is "):
+        qkv.load(tmp_path)

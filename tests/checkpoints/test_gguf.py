@@ -265,7 +265,8 @@ def edit(path, out, **changes):
     ({"tokenizer__ggml__pre": ...}, "tokenizer.ggml.pre"), ({"tokenizer__ggml__pre": "smolm"}, "did you mean 'smollm'"),
     ({"tokenizer__ggml__model": "rwkv"}, "rwkv"), ({"tokenizer__ggml__merges": ...}, "merges"),
     ({"tokenizer__ggml__tokens": ["a", "a"]}, "tokens"), ({"tokenizer__ggml__token_type": [1]}, "tokens"),
-    ({"llama__rope__scaling__type": "longrope"}, "longrope"),
+    ({"llama__rope__scaling__type": "longrope"}, "longrope"), ({"llama__rope__freq_base": 0.0}, "llama.rope.freq_base"),
+    ({"llama__attention__layer_norm_rms_epsilon": 0.0}, "llama.attention.layer_norm_rms_epsilon"),
 ])
 def test_what_a_file_does_not_fully_say_is_named(change, found, lm, tmp_path):
     path = edit(lm[1], tmp_path / "odd.gguf", **change)

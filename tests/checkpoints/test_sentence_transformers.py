@@ -197,3 +197,10 @@ def test_progress_is_told_batch_by_batch():
     assert told[-1] == (150, 150)
     assert len(told) > 1
     assert told == sorted(told)
+
+
+def test_a_model_said_to_lie_elsewhere_is_not_read_from_here(tmp_path):
+    path = publish(tmp_path, {"pooling_mode": "mean"}) / "modules.json"
+    path.write_text(path.read_text().replace('"path": ""', '"path": "0_Transformer"', 1))
+    with pytest.raises(QkvError, match="0_Transformer"):
+        qkv.load(tmp_path)

@@ -179,6 +179,22 @@ def test_others_write_on_while_a_long_prompt_is_read_in_pieces():
         assert engine.scheduler.running[1].rows[0].table.length == 4 * (n - 1)
 
 
+def test_short_prompts_are_read_one_a_step_and_a_long_one_in_pieces():
+    engine, read = Engine(model("bare"), Settings(tokens=1024)), []
+    first = engine.submit([5], ask("bare", eos=(), max_new_tokens=12))
+    engine.step()
+    engine.scheduler.short = 25
+    others = [engine.submit([n] * count, ask("bare", eos=())) for n, count in ((6, 15), (7, 25), (8, 40))]
+    while not all(handle.sequence.tokens for handle in others[:2]):
+        engine.step()
+        read.append([sum(row.table.length for row in handle.group.rows) for handle in others])
+    assert [min(15, n) for n, _, _ in read] == [15, 15]
+    assert [n for _, n, _ in read] == [0, 25]
+    engine.step()
+    assert 0 < others[2].group.rows[0].table.length <= engine.scheduler.beside
+    assert len(first.sequence.tokens) == 4
+
+
 @pytest.mark.parametrize("name", ["gqa", "seq2seq"])
 def test_a_trace_hears_its_own_request_and_changes_no_other(name):
     core = model(name)

@@ -34,6 +34,23 @@ def test_translations_are_the_model_s_in_their_order(client: Client) -> None:
     assert single["translations"][0]["text"] == qkv.load("demo").translate(LINES[0], beam=1).text
 
 
+def test_a_translation_begins_as_it_is_told(client: Client) -> None:
+    wanted = qkv.load("demo").translate(LINES[:4], target_prefix="She", nbest=2)
+    found = client.post("/v1/translate", {"text": LINES[:4], "target_prefix": "She", "nbest": 2}).json["translations"]
+    assert [row["text"] for row in found] == [r.text for r in wanted]
+    assert [row["others"][0]["text"] for row in found] == [r.others[0].text for r in wanted]
+    assert all(row["text"].startswith("She") for row in found)
+    wrong = client.post("/v1/translate", {"text": LINES[0], "target_prefix": "zzqx"})
+    assert (wrong.status, "target_prefix" in wrong.json["error"]["message"]) == (400, True)
+
+
+def test_languages_of_a_model_that_has_none_are_refused(client: Client) -> None:
+    for key in ("source", "target"):
+        answer = client.post("/v1/translate", {"text": LINES[0], key: "zho_Hans"})
+        assert answer.status == 400
+        assert "zho_Hans" in answer.json["error"]["message"]
+
+
 def test_a_word_that_the_vocabulary_lacks_is_said(client: Client) -> None:
     line = "我爱龘龘。"
     wanted = qkv.load("demo").translate(line)

@@ -1,10 +1,12 @@
 """Codes of languages stand where transformers' tokenizers put them, and its models translate alike."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from support.serving import asking
 
 import qkv
 from qkv.cli import main
@@ -54,6 +56,20 @@ def test_other_languages_give_other_translations(nllb):
     pairs = [(source, target) for source in CODES[:2] for target in CODES[1:]]
     found = [nllb[2].translate("abc da", source=s, target=t, max_new_tokens=12) for s, t in pairs]
     assert len({(tuple(each.tokens), each.score) for each in found}) == 4
+
+
+def test_a_server_translates_between_the_languages_that_it_is_asked_for(nllb):
+    model = nllb[2]
+    with asking(str(Path(model.place).parent)) as client:
+        for source, target in (CODES[:2], CODES[1:]):
+            body = {"text": TEXTS, "source": source, "target": target, "beam": 2, "max_tokens": 12, "align": True}
+            found = client.post("/v1/translate", body).json["translations"]
+            wanted = model.translate(TEXTS, source=source, target=target, beam=2, max_new_tokens=12, align=True)
+            assert [row["text"] for row in found] == [each.text for each in wanted]
+            assert found[0]["alignment"]["weights"][1] == pytest.approx(wanted[0].alignment[1].tolist(), abs=1e-5)
+        for wrong, named in (({"target": "zho_Hant"}, "zho_Hans"), ({}, "target")):
+            answer = client.post("/v1/translate", {"text": "abc", **wrong})
+            assert (answer.status, named in answer.error["message"]) == (400, True)
 
 
 @pytest.mark.parametrize(("how", "named"), [

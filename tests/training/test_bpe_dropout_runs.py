@@ -11,6 +11,7 @@ from qkv.data.collate import Batch
 from qkv.errors import QkvError
 from qkv.training import assemble, recipes
 from qkv.training.objectives import augment
+from qkv.training.objectives.base import special_ids
 from qkv.training.own_data import from_toml
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
@@ -218,6 +219,39 @@ def test_a_text_with_words_left_out_keeps_their_order_and_its_label() -> None:
         text, label = known[said.split()[0]]  # so no text is left without a word
         assert within(said.split(), text)
         assert a.model.labels[number] == label
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_rare_words_are_unknown_as_often_as_they_are_rare(dropout: float) -> None:
+    pairs = [("often " * 19 + f"rare{i}", str(i % 3)) for i in range(60)]
+    run = dataclasses.replace(other("labels", 0.0, rare_words=1.0, word_dropout=dropout),
+                              tokenizer=Vocabulary("split", 900), splits=lambda: Splits(pairs, pairs))  # fmt: skip
+    a, b = (assemble.assemble(run, device="cpu") for _ in "ab")
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.unk_id is not None
+    often, rows = tokenizer.encode("often")[1], [targets(a, epoch) for epoch in range(6)]
+    assert rows[0] == targets(a, 0) == targets(b, 0), "a function of seed and epoch"
+    assert len({tuple(map(tuple, sorted(one))) for one in rows}) == 6
+    whole = [[i for i in row if i] for one in rows for row in one]
+    assert {(row[0], row[-1]) for row in whole} == {(tokenizer.cls_id, tokenizer.sep_id)}, "special tokens stay"
+    words = [i for one in rows for row in one for i in row if i not in special_ids(tokenizer) - {tokenizer.unk_id}]
+    hidden, seen = words.count(tokenizer.unk_id), len(words)
+    # of each text 19 words that come 1,140 times, and one that comes once
+    assert 0.4 < (hidden - seen * 0.95 / 1141) / (seen * 0.05) < 0.6
+    assert 0.94 < words.count(often) / seen < 0.96
+    assert all(tokenizer.unk_id not in row for batch in a.valid for row in batch.target.tolist())
+
+
+def test_rare_words_of_other_runs_and_vocabularies_are_refused() -> None:
+    with pytest.raises(QkvError, match=r"rare_words=1\.0: it works only with labelled texts"):
+        assemble.assemble(other("text", 0.0, rare_words=1.0), device="cpu")
+    run = other("labels", 0.0, rare_words=1.0)
+    a = assemble.assemble(run, device="cpu")
+    assert a.model.tokenizer is not None
+    a.model.tokenizer.unk_id = None
+    with pytest.raises(QkvError, match=r"rare_words=1\.0: the vocabulary has no unknown token"):
+        a.objective.plan(run, a.splits, a.model)
 
 
 def test_words_are_left_out_of_labelled_texts_and_pairs_alone() -> None:

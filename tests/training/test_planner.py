@@ -48,6 +48,28 @@ def test_what_a_person_sets_is_taken_and_the_rest_fits_itself(kind: str, objecti
     assert "training.steps" not in {c.key for c in plan(facts, {"model.family": family, "training.epochs": 2})}
 
 
+def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
+    facts = Facts("labels", "labels", 1000, 50_000, 50_000, 80, 0.0, 60)
+    assert choose(facts, "bert")["training.rare_words"] == 1.0
+    for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):  # these know all text
+        assert "training.rare_words" not in choose(facts, "bert", **other)
+
+
+def test_dropout_of_text_is_for_what_is_read_often() -> None:
+    def found(characters: int) -> dict[str, Any]:
+        return choose(Facts("plain text", "text", characters // 64, characters, characters, 70, 0.0, 0), "gpt2",
+                      training__steps=100)
+
+    short, long, huge = map(found, (100_000, 1_000_000, 10_000_000))
+    assert [one["model.dropout"] for one in (short, long, huge)] == [0.2, 0.0, 0.0]
+    assert [one.get("model.context") for one in (short, long, huge)] == [128, 128, None]
+
+
+def test_few_labelled_rows_make_as_many_steps_as_learn_them() -> None:
+    facts = Facts("labels", "labels", 200, 10_000, 10_000, 80, 0.0, 60)
+    assert choose(facts, "bert")["training.steps"] == 600
+
+
 def test_a_width_fits_given_heads_and_no_vocabulary_is_chosen_twice() -> None:
     facts = Facts("pairs", "pairs", 1000, 50_000, 25_000, 80, 0.0, 60)
     found = choose(facts, "marian", model__heads=3, tokenizer__of="demo")

@@ -270,6 +270,7 @@ OTHERS: list[tuple[str, Callable[[], Run], str]] = [
     ("a batch", lambda: judge(tokens=128), r"data\.batch: was 256, now 128"),
     ("a step", lambda: judge(accumulate=2), r"training\.accumulate \* processes: was 1, now 2"),
     ("words", lambda: judge(word_dropout=0.1), r"data\.word_dropout: was null, now 0\.1"),
+    ("rare words", lambda: judge(rare_words=1.0), r"data\.rare_words: was null, now 1\.0"),
     ("an objective", lambda: judge(objective="masked"), r"data\.objective: was \"labels\", now \"masked\""),
 ]
 
@@ -280,7 +281,7 @@ def test_another_run_is_refused_with_what_differs(
     learns: str, run: Callable[[], Run], told: str, tmp_path: Path
 ) -> None:
     other = run()
-    if learns == "masked" and (other.objective == "masked" or other.training.word_dropout):
+    if learns == "masked" and (other.objective == "masked" or other.training.word_dropout or other.training.rare_words):
         pytest.skip("the same, or of labels alone")
     other = dataclasses.replace(other, objective=learns if other.objective == "labels" else other.objective)
     first = judge(objective=learns)

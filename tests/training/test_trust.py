@@ -375,7 +375,8 @@ def faulty(at: int, fault: Callable[[], None]) -> Iterator[list[str]]:
         patch.setattr(storage, "save_file", around("save_file", storage.save_file))
         for module in (files, fsdp):
             patch.setattr(module, "fsync_path", around("sync", module.fsync_path))
-        patch.setattr(run_dir, "to_json", around("line", run_dir.to_json))
+        for module in (run_dir, fsdp):
+            patch.setattr(module, "to_json", around("line", module.to_json))
         patch.setattr(checkpoint.os, "replace", around("replace", os.replace))
         yield acts
 

@@ -43,7 +43,7 @@ class RowFfn(Ffn):
             return super().forward(x, step)
         layers = (self.gate, self.up) if s.gated else (self.up,)
         if matrices := list_matrices(x, layers):
-            both = row_products.multiply_together(found, x, matrices).split(s.width, -1)  # B T F
+            both = row_products.multiply_together(found, x, matrices)  # B T F
         else:
             both = [layer(x) for layer in layers]  # B T F
         return self.down(row_ops.gate(found, both[0], both[1] if s.gated else None, s.activation))  # B T D
@@ -57,16 +57,16 @@ class RowAttention(Attention):
         if not found:
             return super().forward(x, step)
         if matrices := list_matrices(x, (self.q, self.k, self.v)):
-            whole = row_products.multiply_together(found, x, matrices)  # B T (H+2G)K
-            parts, turned = whole.split([len(m.weight) for m in matrices], -1), [(whole, s.heads + s.groups)]
+            parts = row_products.multiply_together(found, x, matrices)  # B T HK, B T GK, B T GK
+            turned = ((parts[0], s.heads + s.groups),)  # keys stand behind queries
         else:
             parts = self.q(x), self.k(x), self.v(x)  # B T HK, B T GK, B T GK
-            turned = [(parts[0], s.heads), (parts[1], s.groups)]
+            turned = (parts[0], s.heads), (parts[1], s.groups)
         if s.rotary and not s.qk_norm:
             for part, heads in turned:
                 row_ops.rotate(found, part, heads, s.head_dim, step.angles[s.rotary],
                                neighbours=s.rotary.pairs != "half")
-        q, k, v = (part.unflatten(-1, (-1, s.head_dim)).transpose(1, 2) for part in parts)
+        q, k, v = (part.view(*x.shape[:2], -1, s.head_dim).transpose(1, 2) for part in parts)
         if s.qk_norm:  # by head: `fits` takes no other
             q, k = self.q_norm(q), self.k_norm(k)
         if s.rotary and s.qk_norm:
@@ -92,23 +92,24 @@ def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
 
 def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | None:
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
-    rows, most = x.numel() // x.shape[-1], row_products.MOST
-    if rows > (most[KINDS[x.dtype]] if isinstance(layers[0], nn.Linear) else max(most.values())):
-        return None  # before anything is read
-    found = [read_matrix(layer, x.dtype) for layer in layers]
-    given = [m for m in found if m is not None]
-    return given if len(given) == len(layers) and rows <= min(most[m.kind] for m in given) else None
+    rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
+    for layer in layers:
+        matrix = read_matrix(layer, dtype)
+        if matrix is None or rows > row_products.MOST[matrix.kind]:
+            return None
+        found.append(matrix)
+    return found
 
 
 def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
     """The weight of a linear layer as the kernels read it, where they know it and multiply it with such numbers."""
-    if type(layer) is Quantised:
-        held, scale = layer.stored_bytes()
-        return Matrix(layer.kind, held, scale, layer.bias) if layer.like.dtype == dtype else None
-    if not isinstance(layer, nn.Linear) or type(layer) not in (nn.Linear, Packed):
-        return None
-    known = layer.weight.dtype == dtype and layer.in_features % 32 == 0 and layer.weight.is_contiguous()
-    return Matrix(KINDS[dtype], layer.weight, None, layer.bias) if known else None
+    if isinstance(layer, nn.Linear) and type(layer) in (nn.Linear, Packed):
+        weight = layer.weight  # a step asks often
+        known = weight.dtype == dtype and weight.shape[1] % 32 == 0 and weight.is_contiguous()
+        return Matrix(KINDS[dtype], weight, None, layer.bias) if known else None
+    if isinstance(layer, Quantised) and layer.like.dtype == dtype:
+        return Matrix(layer.kind, *layer.stored_bytes(), layer.bias)
+    return None
 
 
 def fits(module: nn.Module) -> bool:

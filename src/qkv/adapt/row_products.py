@@ -91,28 +91,31 @@ def open_matrix(kind: str, weight: Tensor, scale: Tensor | None) -> Tensor:
 
 def multiply(found: Library, x: Tensor, matrix: Matrix) -> Tensor:
     """x [..., k] times a matrix [n, k] transposed, plus bias, in x's type: fp32 or bf16."""
-    return multiply_together(found, x, (matrix,))
-
-
-def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """The products of x [..., k] with up to four matrices, side by side: [..., sum of n]."""
-    k, x, low = x.shape[-1], x.contiguous(), x.dtype == torch.bfloat16
-    total = sum(len(m.weight) for m in matrices)
-    out = torch.empty((*x.shape[:-1], total), dtype=x.dtype)
-    jobs, at, rows = (Job * len(matrices))(), 0, x.numel() // k
-    begin, read = out.data_ptr(), x.data_ptr()
-    for n, m in enumerate(matrices):
-        to = begin + at * out.element_size()
-        jobs[n] = Job(m.weight.data_ptr(), address(m.scale), address(m.bias), read, to, rows, len(m.weight), k, total,
-                      KINDS[m.kind], low)
-        at += len(m.weight)
-    start(found, jobs, total * k)
+    (out,) = multiply_together(found, x, (matrix,))
     return out
+
+
+def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
+    """The products of x [..., k] with up to four matrices: each [..., n], views of one tensor in which they stand side
+    by side.
+    """
+    k, x, low = x.shape[-1], x.contiguous(), x.dtype == torch.bfloat16
+    widths = [m.weight.shape[0] for m in matrices]
+    total = sum(widths)
+    out = torch.empty((*x.shape[:-1], total), dtype=x.dtype)
+    jobs, rows = (Job * len(matrices))(), x.numel() // k
+    to, read, size = out.data_ptr(), x.data_ptr(), out.element_size()
+    for n, (m, width) in enumerate(zip(matrices, widths, strict=True)):
+        jobs[n] = Job(m.weight.data_ptr(), address(m.scale), address(m.bias), read, to, rows, width, k, total,
+                      KINDS[m.kind], low)
+        to += width * size
+    start(found, jobs, total * k)
+    return out.split_with_sizes(widths, -1) if len(widths) > 1 else (out,)
 
 
 def unpack(found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The numbers [n, k] of a matrix in fp32 or bf16."""
-    n = len(weight)
+    n = weight.shape[0]
     k = weight.shape[1] * (32 if weight.ndim == 3 else 1)
     out = torch.empty(n, k, dtype=dtype)
     low = dtype == torch.bfloat16

@@ -146,6 +146,8 @@ def translate_metadata(
 ) -> dict[str, Any]:
     """The config that metadata and shapes of tensors mean; a key of zero says nothing."""
     name, known = architecture.name, architecture.known
+    if zero := next((k for k, v in metadata.items() if k.endswith(("_epsilon", ".freq_base")) and not v), ""):
+        raise QkvError("{path}: {key} is {value}, expected a number above 0", path=path, key=zero, value=metadata[zero])
     own = {k.removeprefix(f"{name}."): v for k, v in metadata.items() if k.startswith(f"{name}.") and (v or v is False)}
     if "token_embd.weight" not in shapes or not 0 < own.get("block_count", 0) <= len(shapes):
         raise QkvError("{path}: found {count} tensors and {name}.block_count {layers}, expected token_embd.weight and "

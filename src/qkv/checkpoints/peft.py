@@ -214,9 +214,10 @@ def read_adapters(
 
 
 def refuse_not_finite(path: Path, key: str, weights: Tensor) -> None:
-    """QkvError for a weight that is NaN or infinite: merged, it would spoil its whole module."""
-    if not bool(weights.isfinite().all()):
-        raise QkvError("{path}: {key} holds NaN or infinite numbers", path=path, key=key)
+    """QkvError for a weight that is NaN or far too large: merged, it would spoil its whole module."""
+    if not bool((weights.float().abs() < name_table.HUGE).all()):
+        raise QkvError("{path}: {key} holds NaN, infinite numbers or some beyond {most:.0e}", path=path, key=key,
+                       most=name_table.HUGE)
 
 
 def adapter_scale(directory: Path) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qkv.checkpoints.name_table import Slot
 from qkv.errors import QkvError
+from qkv.families import Config
 from qkv.messages import Message
 
 SETTINGS = "quantization_config"  # of a config.json
@@ -285,6 +286,27 @@ METHODS: dict[str, dict[str, Callable[[Module], Quantized]]] = {
 }
 
 
+def check_settings(settings: Config) -> None:
+    """QkvError for a key of the settings that holds something else than it should; the key is named."""
+    sizes: Callable[[Any], bool] = lambda v: isinstance(v, list) and all(type(n) is int and n > 0 for n in v)  # noqa: E731
+    expected = Message("a list of whole numbers above 0")
+    settings.part("sparsity_config").text("format", None)
+    settings.part("transform_config").part("config_groups")
+    settings.value("weight_block_size", None, expected, sizes)
+    groups = settings.part("config_groups")
+    weights = [groups.part(key).part("weights") for key in groups.values]
+    for rows in (settings, *weights):
+        rows.count("num_bits", None)
+        rows.count("bits", None)
+        rows.whole("group_size", None, -1, 1 << 24, null=True)
+        rows.value("block_structure", None, expected, sizes)
+        rows.value("type", None, Message("int or float"), lambda v: v in ("int", "float"))
+    for rows in (settings, *map(groups.part, groups.values)):
+        rows.text("format", None)
+    if lacking := next((key for key, group in groups.values.items() if group is None), ""):
+        raise groups.error(lacking, None, Message("an object with keys"))
+
+
 def find_unreadable(settings: Mapping[str, Any]) -> str:
     """What of a method's settings is not read: `key = value`, or the empty string."""
     groups = list((settings.get("config_groups") or {}).values())
@@ -316,6 +338,7 @@ def unpack_tensors(
     Raises:
         QkvError: a method, or a setting of one, that is not read; parts that are missing or do not fit one another.
     """
+    check_settings(Config(dict(settings), f"{where}: {SETTINGS}"))
     method, found = str(settings.get("quant_method")), dict(tensors)
     unread = find_unreadable(settings) if all(hasattr(t, "shape") for t in found.values()) else "pytorch_model.bin"
     if method not in METHODS or unread:

@@ -98,6 +98,9 @@ def read_pooling(directory: Path) -> Pooling | None:
     if kinds not in (order, [*order, "Normalize"]):
         raise QkvError("{path}: found the modules {kinds}, expected Transformer, Pooling, perhaps Dense and perhaps "
                        "Normalize, in this order: others are not supported", path=path, kinds=", ".join(kinds))
+    if (folder := rows[0].get("path", "")) != "":
+        raise QkvError("{path}: the model lies in {folder!r}, expected the folder of this file (an empty path)",
+                       path=path, folder=folder)
     for folder in (rows[1].get("path"), *dense):
         if not isinstance(folder, str) or Path(folder).name != folder or folder in ("", ".."):
             raise QkvError("{path}: the path of a module is {folder!r}, expected the name of a folder beside it",

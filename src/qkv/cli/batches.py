@@ -17,7 +17,7 @@ import click
 
 from qkv.cli.common import Common, option, show_progress
 from qkv.errors import QkvError
-from qkv.files import hold_lock, to_json_value, write_text_file
+from qkv.files import hold_lock, to_json, to_json_value, write_text_file
 from qkv.messages import Message, join
 
 BATCH = Message("Files in parts")
@@ -96,7 +96,7 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
         answered, errors = 0, 0
         with show_progress(common) as tell:
             for part, rows in workers.choose_crew(job, missing, own["workers"], own["ray"]):
-                write_text_file(out / part.name, "".join(write_row(row) for row in rows))
+                write_text_file(out / part.name, "".join(map(to_json, rows)))
                 answered, errors = answered + len(rows), errors + sum("error" in row for row in rows)
                 if tell:
                     tell(answered, total)
@@ -112,11 +112,6 @@ def split_rows(texts: Iterator[tuple[int, Text]], size: int) -> Iterator[Part]:
     while rows := tuple(islice(texts, size)):
         yield Part(number, rows)
         number += 1
-
-
-def write_row(row: Mapping[str, Any]) -> str:
-    """A row of the output: one JSON object on a line."""
-    return json.dumps(to_json_value(row), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def find_file(given: Any) -> Path:
@@ -222,7 +217,7 @@ def write_record(out: Path, record: Mapping[str, Any]) -> None:
         raise QkvError("{out}: another batch has begun here ({wrong}); give another --out", out=out,
                        wrong=join("; ", wrong))
     if not kept:
-        write_text_file(path, json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+        write_text_file(path, to_json(record, indent=2))
 
 
 @contextmanager

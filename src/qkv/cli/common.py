@@ -7,7 +7,6 @@ def command(common: Common, model: str, beam: int) -> None: ...
 """
 
 import gc
-import json
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ import click
 
 from qkv.cli.usage import translate_frame
 from qkv.errors import QkvError
-from qkv.files import to_json_value
+from qkv.files import to_json
 from qkv.messages import Message
 
 PIECE = 1 << 20  # bytes of standard input at a time
@@ -58,7 +57,7 @@ class Common:
 
     def emit(self, result: object) -> None:
         """Print one JSON object on one line; what JSON cannot hold becomes text, a non-finite number becomes null."""
-        click.echo(json.dumps(to_json_value(result), ensure_ascii=False, allow_nan=False))
+        click.echo(to_json(result), nl=False)
 
     def print_result(self, result: object, lines: Iterable[str] | None) -> None:
         """Print what a verb found: with --json, or without `lines`, as one object, else as lines for people."""

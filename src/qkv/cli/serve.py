@@ -2,13 +2,16 @@
 
 import os
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, count_cores, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -45,6 +48,11 @@ LANGUAGES = {"demo": ("zh", "en")}  # of the bundled translator
         "answer")
 @option("--streams", type=click.IntRange(1), default=1024, help="requests of one key at a time")
 @option("--drain", type=click.FloatRange(0), default=30.0, metavar="SECONDS", help="time for answers to end at SIGTERM")
+@option("--replicas", type=click.IntRange(1), default=1, help="processes that serve the same models behind one "
+        "address, each with models of its own")
+@option("--engine", type=click.Choice(["qkv", "vllm"]), default="qkv", help="vllm: vLLM serves the model, where it is "
+        "installed; its own options come after --")
+@click.option("--socket", hidden=True, type=click.Path(path_type=Path))
 @option("--fast", is_flag=True, help="let company change the last bits of an answer")
 def command(common: Common, models: tuple[str, ...], **how: Any) -> None:
     from qkv.serve import listen
@@ -53,14 +61,64 @@ def command(common: Common, models: tuple[str, ...], **how: Any) -> None:
         return make_key(common, how["new_key"], how["keys"])
     if not models:
         raise click.UsageError(Message("MODEL is missing; qkv models lists those that come with the package"))
-    sources = name_models(models)
+    own = next((n for n, word in enumerate(models) if word.startswith("-")), len(models))  # after a bare --
+    sources = name_models(models[:own])
+    if how["engine"] == "vllm":
+        return hand_to_vllm(common, sources, how, list(models[own:]))
+    if own < len(models):
+        raise click.UsageError(Message("{word}: options after -- are for --engine vllm", word=models[own]))
+    if how["replicas"] > 1 and how["socket"] is None:
+        return serve_replicas(common, sources, how)
     keys, service = read_keys(how), make_service(common, sources, how)
-    socket = listen.bind_socket(how["host"], how["port"])
+    socket = listen.bind_socket(how["host"], how["port"]) if how["socket"] is None else listen.bind_file(how["socket"])
     server = listen.Server(make_application(common, service, keys, how), service, drain=how["drain"])
-    server.begun = lambda: announce(common, service, how)
+    server.begun = lambda: announce(common, service, how) if how["socket"] is None else None
     with socket, suppress(KeyboardInterrupt):  # the way to end it
         server.run(sockets=[socket])
     return None
+
+
+def hand_to_vllm(common: Common, sources: dict[str, str], how: dict[str, Any], more: list[str]) -> None:
+    """The one model with its options to vLLM, which takes this process's place."""
+    from qkv.serve import vllm
+
+    if len(sources) != 1:
+        raise QkvError("--engine vllm: vLLM serves one model; found {count}", count=len(sources))
+    read_keys(how)
+    context, (name, source) = click.get_current_context(), next(iter(sources.items()))
+    typed = [key for key in context.params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
+    vllm.start_vllm(name, source, {**how, "dtype": common.dtype, "revision": common.revision}, typed, more)
+
+
+def serve_replicas(common: Common, sources: dict[str, str], how: dict[str, Any]) -> None:
+    """Processes that each run this command, and a router before them."""
+    import asyncio
+
+    from qkv.serve import listen, replicas
+
+    if os.name == "nt":
+        raise QkvError("--replicas: not on Windows, where there are no such sockets")
+    read_keys(how)
+    context = click.get_current_context()
+    words = [word for param in context.command.params for word in list_flags(context, param)]
+    threads = [] if common.threads else [f"--threads={max(1, count_cores() // how['replicas'])}"]
+    command = [sys.executable, "-m", "qkv", "serve", *words, *threads, "--socket"]
+    with TemporaryDirectory(prefix="qkv-") as folder, listen.bind_socket(how["host"], how["port"]) as socket:
+        crew = [replicas.Replica(Path(folder, str(n))) for n in range(how["replicas"])]
+        url = name_address(how)
+        begun = lambda: common.print_result({"url": url, "models": list(sources), "replicas": len(crew)}, [url])  # noqa: E731
+        asyncio.run(replicas.Router(command, crew, begun).run(socket))
+
+
+def list_flags(context: click.Context, param: click.Parameter) -> list[str]:
+    """How a parameter was typed."""
+    value: Any = context.params.get(param.name or "")
+    if param.name == "replicas" or context.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:
+        return []
+    if isinstance(param, click.Argument):
+        return [str(one) for one in value]
+    name = param.opts[0]
+    return [name] if value is True else [f"{name}={one}" for one in (value if isinstance(value, tuple) else (value,))]
 
 
 def make_key(common: Common, name: str, file: Path | None) -> None:
@@ -154,8 +212,7 @@ def make_application(common: Common, service: Any, keys: Any, how: dict[str, Any
 
 def announce(common: Common, service: Any, how: dict[str, Any]) -> None:
     """The address, and a line to try."""
-    host = f"[{how['host']}]" if ":" in how["host"] else how["host"]
-    url, name = f"http://{host}:{how['port']}", service.models.first
+    url, name = name_address(how), service.models.first
     one = service.models.loaded.get(name)
     key = " -H 'Authorization: Bearer KEY'" if how["keys"] or os.environ.get("QKV_API_KEY") else ""
     path, body = "v1/chat/completions", f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hi"}}]}}'
@@ -169,3 +226,9 @@ def announce(common: Common, service: Any, how: dict[str, Any]) -> None:
     line = f"curl {url}/{path}{key} -d '{body}'"
     common.print_result({"url": url, "models": list(service.models.sources), "try": line}, [url, line])
     common.note("Ctrl-C ends it")
+
+
+def name_address(how: dict[str, Any]) -> str:
+    """Where the server is."""
+    host = f"[{how['host']}]" if ":" in how["host"] else how["host"]
+    return f"http://{host}:{how['port']}"

@@ -19,13 +19,13 @@ def spec(c: Config) -> Spec:
     layers = c.layers("num_layers", 24)
     wanted = Message("'global' or 'local' for each of {num_layers} layers", num_layers=layers)
 
-    def fits(groups: Any) -> bool:
+    def are_kinds(groups: Any) -> bool:
         rows = groups if isinstance(groups, list) and all(isinstance(g, list) and len(g) == 2 for g in groups) else []
         whole = all(isinstance(of, list) and set(map(str, of)) <= masks.keys() and type(n) is int for of, n in rows)
         return whole and sum(len(of) * n for of, n in rows) == layers and all(0 <= n <= layers for _, n in rows)
 
-    groups = c.value("attention_types", None, wanted, fits) or ALTERNATING
-    if not fits(groups):
+    groups = c.value("attention_types", None, wanted, are_kinds) or ALTERNATING
+    if not are_kinds(groups):
         raise c.error("attention_types", groups, wanted)
     kinds = [kind for group, times in groups for kind in group * times]
     norm, ffn = Norm("layer", c.number("layer_norm_epsilon", 1e-5)), c.size("intermediate_size", None) or 4 * width

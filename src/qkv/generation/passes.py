@@ -20,10 +20,9 @@ from qkv.core.attention import Attention
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs, Mode, active_tracer
 from qkv.generation.pages import Paged, Pages, Reading, Table
-from qkv.generation.scheduler import Group, Row, Work
+from qkv.generation.scheduler import SHORT, Group, Row, Work
 
 SIZES = (8, 16, 32, 64)  # of tiles that are tried; a product of fewer rows takes other kernels
-SHORT = 64  # tokens of a piece that is read among rows of other texts
 
 
 class Passes:

@@ -57,12 +57,13 @@ class Handle:
     def __iter__(self) -> Iterator[Event]:
         """Each token when it is chosen, as an Event; of a search nothing. Steps the engine where it must."""
         try:
-            while True:
+            ended = False
+            while not ended:
+                ended = self.done  # before its events are looked at: a thread may add the last ones
                 while self.events:
                     yield self.events.popleft()
-                if self.done:
-                    break
-                self.engine.wait(self)
+                if not ended:
+                    self.engine.wait(self)
         finally:
             self.cancel()
         if self.error:

@@ -15,6 +15,8 @@ from qkv.core.cache import Pair
 from qkv.core.step import Inputs
 from qkv.generation.pages import Pages, Table
 
+SHORT = 64  # tokens of a piece that is read among rows of other texts
+
 
 @dataclass(eq=False)
 class Row:
@@ -67,7 +69,8 @@ class Limits:
     rows    texts that are read and written at the same time
     tokens  in one step at most, those being written first
     beside  tokens that are read in a step in which others write, so that these do not wait long; None: as many as the
-            core multiplies in about half the time in which its weights are read (passes.py)
+            core multiplies in about half the time in which its weights are read (passes.py), or the rest of one text
+            of at most 64, which else would begin many steps later
     """
 
     rows: int = 64
@@ -80,6 +83,7 @@ class Scheduler:
 
     def __init__(self, pages: Pages, limits: Limits, beside: int) -> None:
         self.pages, self.limits, self.beside = pages, limits, limits.beside or beside
+        self.short = 0 if limits.beside else SHORT
         self.waiting: deque[Group] = deque()
         self.running: list[Group] = []
 
@@ -91,21 +95,22 @@ class Scheduler:
                 if row.pending == 1 and row.table.length >= group.whole and group in self.running:
                     self.plan_work(plan, group, row, 1)
         left = self.limits.tokens - len(plan)
+        short = min(self.short, left - self.beside) if plan else 0
         left = min(left, self.beside) if plan else left
         for group in list(self.running):
-            left -= self.read_on(plan, group, left)
+            left -= self.read_on(plan, group, left, short)
         while self.waiting and left > 0 and self.admit(self.waiting[0]):
             self.running.append(self.waiting.popleft())
-            left -= self.read_on(plan, self.running[-1], left)
+            left -= self.read_on(plan, self.running[-1], left, short)
         return plan
 
-    def read_on(self, plan: list[Work], group: Group, left: int) -> int:
-        """Plan what a request still reads, at most `left` tokens, but a free prefix whole; how many these are."""
+    def read_on(self, plan: list[Work], group: Group, left: int, short: int) -> int:
+        """Plan what a request still reads, at most `left` tokens, but a free prefix or a short rest whole; how many."""
         count = 0
         for row in group.rows:
             if group not in self.running or left <= count or row.pending == 0 or any(w.row is row for w in plan):
                 continue
-            whole = group.whole if row.table.length < group.whole else 0
+            whole = group.whole if row.table.length < group.whole else row.pending * (row.pending <= short)
             tokens = whole or min(row.pending, left - count)
             count += tokens if self.plan_work(plan, group, row, tokens) else 0
         return count

@@ -42,6 +42,7 @@ DETOKENIZE: dict[str, Check] = {"model": string(256), "tokens": anything}
 TRANSLATE: dict[str, Check] = {
     "model": string(256), "text": texts(MANY_TEXTS), "beam": whole(1, WIDEST), "nbest": whole(1, WIDEST),
     "length_penalty": number(0, 10), "max_tokens": whole(1, COUNT), "scores": flag, "align": flag, "keep": flag,
+    "source": string(32), "target": string(32), "target_prefix": string(4096),
 }
 LIBRE: dict[str, Check] = {
     "model": string(256), "q": texts(MANY_TEXTS), "source": string(32), "target": string(32),

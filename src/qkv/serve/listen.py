@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -52,6 +55,21 @@ def bind_socket(host: str, port: int) -> socket.socket:
                            "--port {other}", port=port, host=host, other=port % 65535 + 1) from None
         raise QkvError("--host {host}: this machine cannot listen there ({reason})", host=host,
                        reason=e.strerror or type(e).__name__) from None
+
+
+def bind_file(path: Path) -> socket.socket:
+    """A socket file that listens, for a replica; this process ends when its standard input does, as its router did."""
+
+    def watch_router() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch_router, daemon=True).start()
+    found = socket.socket(socket.AF_UNIX)
+    found.bind(str(path))
+    found.listen(2048)
+    return found
 
 
 class Server(uvicorn.Server):

@@ -17,6 +17,8 @@ from qkv.serve.worker import Request, read_events
 from qkv.serve.writing import Clock, bound_time, limit_tokens
 from qkv.tasks.generate import decode_options, result_of
 from qkv.tasks.generate_options import GenerateOptions
+from qkv.tasks.languages import find_language, mark_source, mark_target
+from qkv.tasks.text_constraints import make_guides
 from qkv.tasks.translate import align_tokens, check_sources, mark_unknown
 from qkv.tasks.types import Result, start_ids
 from qkv.tokenizers.vocabulary import is_closed
@@ -78,14 +80,21 @@ async def translate_lines(
     search = Search(beam, found.get("nbest", 1), found.get("length_penalty", PENALTY))
     check_sources(one.model, lines)
     rows = await service.think(lambda: [one.model.ids(line) for line in lines])
+    if "source" in found:
+        language = find_language(one.model, "source", found["source"])
+        rows = [mark_source(one.model, ids, language) for ids in rows]
+    start = start_ids(one.model, mark_target(one.model, found.get("target")))
+    guides = make_guides(one.model, 1, {"target_prefix": found.get("target_prefix")})
     limits = [limit_tokens(one, ids, found.get("max_tokens"), service.bounds) for ids in rows]
     gate, keep = asyncio.Semaphore(AT_ONCE), found.get("keep", False)
 
     async def translate_one(n: int) -> Result:
         async with gate:
             options = decode_options(one.model, GenerateOptions(max_new_tokens=limits[n]))
-            result = await write_translation(service, one, rows[n], replace(options, text_stream=None), search)
-            made = await one.worker.call(finish_translation, one, lines[n], rows[n], result, found.get("align", False))
+            options = replace(options, start=start, guides=guides, text_stream=None)
+            result = await write_translation(service, one, rows[n], options, search)
+            made = await one.worker.call(finish_translation, one, lines[n], (rows[n], start), result,
+                                         found.get("align", False))
             if keep:
                 service.keep(f"{caller.id}-{n}", Written(caller.key, one.name, tuple(rows[n]), tuple(made.tokens),
                                                          tuple(made.logprobs)))
@@ -120,9 +129,13 @@ async def write_translation(
         clock.stop(len(ids), [writing.handle.sequence.finish_reason or "cancelled"])
 
 
-def finish_translation(one: Loaded, line: str, ids: list[int], result: Result, align: bool) -> Result:
-    """A translation with what the vocabulary lacks marked, as `Model.translate` gives it."""
-    tokenizer, start = one.model.tokenizer, start_ids(one.model)
+def finish_translation(
+    one: Loaded, line: str, read: tuple[list[int], tuple[int, ...]], result: Result, align: bool
+) -> Result:
+    """A translation of what was `read`, source and start, with what the vocabulary lacks marked, as `Model.translate`
+    gives it.
+    """
+    tokenizer, (ids, start) = one.model.tokenizer, read
     if tokenizer is not None and (missing := tuple(tokenizer.find_unknown(line))):
         result = replace(result, unknown=missing)
         if is_closed(tokenizer):

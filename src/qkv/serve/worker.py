@@ -1,17 +1,13 @@
-"""The one thread in which a model computes: it steps an engine, does other work between two steps, and tells a loop.
+"""The thread in which a model computes (generation/runner.py), as a loop sees it: it is told what each step wrote.
 
     worker = Worker(engine, asyncio.get_running_loop())
     writings = await worker.submit([Request(ids, options, sampling=…)])    # on the loop; checked in the thread
     async for n, events in read_events(writings): ...                      # what each step wrote
     await worker.call(model.embed, texts)                                  # between two steps
-
-`Runner` (generation/) holds its lock through a step, so that a caller on a loop would wait for it; here nobody waits.
 """
 
 import asyncio
-import threading
 import traceback
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search
 from qkv.generation.engine import Engine
 from qkv.generation.request import Handle
+from qkv.generation.runner import Runner
 from qkv.generation.sequence import DecodeOptions, Event
 from qkv.sampling import Sampling
 
@@ -40,8 +37,8 @@ class Request:
 class Writing:
     """A request in the engine, as the loop sees it."""
 
-    def __init__(self, handle: Handle, worker: "Worker", *, whole: bool) -> None:
-        self.handle, self.worker, self.whole = handle, worker, whole
+    def __init__(self, handle: Handle, *, whole: bool) -> None:
+        self.handle, self.whole = handle, whole
         self.arrived: list[Event] = []
         self.changed = asyncio.Event()
         self.done = False
@@ -53,10 +50,9 @@ class Writing:
         self.changed.set()
 
     def cancel(self) -> None:
-        """End it, in the thread that steps: then its pages are free."""
+        """End it: its pages are free by the next step."""
         if not self.done:
-            self.worker.inbox.append(self.handle.cancel)
-            self.worker.awake.set()
+            self.handle.cancel()
 
 
 async def read_events(writings: Sequence[Writing]) -> AsyncGenerator[tuple[int, list[Event]]]:
@@ -79,16 +75,13 @@ async def read_events(writings: Sequence[Writing]) -> AsyncGenerator[tuple[int, 
                     raise writing.handle.error
 
 
-class Worker:
-    """Owns an engine, or, of a model that writes nothing, only the thread."""
+class Worker(Runner):
+    """A Runner whose answers and events come to a loop."""
 
     def __init__(self, engine: Engine | None, loop: asyncio.AbstractEventLoop) -> None:
-        self.engine, self.loop, self.open = engine, loop, True
-        self.inbox: deque[Callable[[], None]] = deque()
-        self.awake = threading.Event()
+        self.loop = loop
         self.live: dict[Handle, Writing] = {}
-        self.thread = threading.Thread(target=self.run, name="qkv-serve", daemon=True)
-        self.thread.start()
+        super().__init__(engine)
 
     @property
     def alive(self) -> bool:
@@ -97,77 +90,40 @@ class Worker:
 
     def call(self, function: Callable[..., Answer], *args: Any, **how: Any) -> "asyncio.Future[Answer]":
         """What a function gives, called in the thread between two steps; from the loop."""
-        answer: asyncio.Future[Answer] = self.loop.create_future()
-
-        def settle(found: Any, error: BaseException | None) -> None:
-            if answer.cancelled():
-                for writing in found if isinstance(found, list) else ():
-                    if isinstance(writing, Writing):
-                        writing.cancel()  # whoever asked has left meanwhile
-            elif error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(found)
-
-        def work() -> None:
-            if answer.cancelled():
-                return
-            try:
-                found, error = function(*args, **how), None
-            except Exception as e:
-                found, error = None, e
-            self.loop.call_soon_threadsafe(settle, found, error)
-
         if not self.open:
             raise QkvError("this model is being unloaded; ask again", code="closed")
-        self.inbox.append(work)
-        self.awake.set()
-        return answer
+        return asyncio.wrap_future(self.do(function, *args, **how), loop=self.loop)
 
-    def submit(self, requests: Sequence[Request]) -> "asyncio.Future[list[Writing]]":
-        """Requests that begin together; the errors of `Engine.submit` come when this is awaited, and then none runs."""
-        return self.call(self.begin, requests)
+    async def submit(self, requests: Sequence[Request]) -> list[Writing]:  # type: ignore[override]
+        """Requests that begin together; with an error of `Engine.submit` none of them runs."""
+        found = list[Writing]()
+        try:
+            return await self.call(self.begin, requests, found)
+        except asyncio.CancelledError:
+            if self.open:
+                self.do(lambda: [writing.cancel() for writing in found])  # whoever asked has left meanwhile
+            raise
 
-    def begin(self, requests: Sequence[Request]) -> list[Writing]:
+    def begin(self, requests: Sequence[Request], found: list[Writing]) -> list[Writing]:
         """Put requests to the engine; in the thread."""
         assert self.engine is not None
-        found: list[Writing] = []
         try:
             for one in requests:
                 handle = self.engine.submit(one.ids, one.options, sampling=one.sampling, search=one.search)
-                self.live[handle] = Writing(handle, self, whole=one.whole)
+                self.live[handle] = Writing(handle, whole=one.whole)
                 found.append(self.live[handle])
         except QkvError:
             for writing in found:
-                writing.handle.cancel()
+                writing.cancel()
             raise
         return found
 
-    def run(self) -> None:
-        """Work while there is some, sleep while there is none, until `close`."""
-        while self.open:
-            self.awake.clear()
-            while self.inbox:
-                self.inbox.popleft()()
-            if self.engine is not None and self.engine.busy:
-                try:
-                    self.engine.step()
-                except Exception as error:  # whatever it is, nobody may wait for ever
-                    traceback.print_exc()
-                    self.engine.fail_all(QkvError("a step of the engine failed; the server's log says why",
-                                                  code="step", error=error))
-                self.tell_loop()
-            elif self.live:
-                self.tell_loop()  # a request that was done when it came
-            elif not self.inbox:
-                self.awake.wait()
-        while self.inbox:  # nobody may wait for ever
-            self.inbox.popleft()()
-        if self.engine is not None:
-            self.engine.fail_all(None)
-        self.tell_loop()
+    def explain(self, error: Exception) -> QkvError:
+        """What a client hears; the log has the rest."""
+        traceback.print_exception(error)
+        return QkvError("a step of the engine failed; the server's log says why", code="step", error=error)
 
-    def tell_loop(self) -> None:
+    def announce_step(self) -> None:
         """Tell the loop what the last step wrote, all of it at once."""
         news: list[tuple[Writing, list[Event], bool]] = []
         for handle, writing in list(self.live.items()):
@@ -179,12 +135,6 @@ class Worker:
                     del self.live[handle]
         if news and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(deliver, news)
-
-    def close(self) -> None:
-        """End the thread; what is still written ends as cancelled."""
-        self.open = False
-        self.awake.set()
-        self.thread.join()
 
 
 def deliver(news: list[tuple[Writing, list[Event], bool]]) -> None:

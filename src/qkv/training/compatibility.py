@@ -84,6 +84,9 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         (s.word_dropout and not (objective.name == "pairs" or objective.labels_texts),
          Message("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; remove it",
                  word_dropout=s.word_dropout)),
+        (s.rare_words and not objective.labels_texts,
+         Message("training.rare_words={rare_words}: it works only with labelled texts; remove it",
+                 rare_words=s.rare_words)),
         (s.word_dropout and s.scheduled_sampling,
          Message("training.scheduled_sampling: the model guesses from true words, which training.word_dropout makes "
                  "unknown; remove one of them")),

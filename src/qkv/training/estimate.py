@@ -21,6 +21,7 @@ from qkv.devices import keep_freed
 from qkv.training.loop import ENDLESS, Loop
 from qkv.training.plan import Plan
 from qkv.training.settings import Settings
+from qkv.training.tensor_parallel import refuse_uneven
 
 LOOKED = 600  # batches of an epoch whose shapes are looked at
 SHAPES = 40  # of them, the largest and the commonest, are tried
@@ -58,6 +59,7 @@ def estimate(
     CPU's matrix kernels keep what they made for it. Time is the mean over shapes, each as often as an epoch has it.
     """
     keep_freed()
+    refuse_uneven(core, settings.tensor_parallel)
     before, own = peak_memory(core), sum(t.nbytes for t in (*core.parameters(), *core.buffers()))
     keys, n = plan.order(0), settings.accumulate
     shapes = find_shapes(keys, plan)

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from qkv.core.model import Stack, Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
-from qkv.files import fsync_path, write_text_file
+from qkv.files import fsync_path, to_json, write_text_file
 from qkv.messages import join
-from qkv.training import run_dir, tensor_parallel
+from qkv.training import tensor_parallel
 from qkv.training.distributed import Ranks, watch_peers
 from qkv.training.losses import step_loss
 
@@ -150,7 +150,7 @@ def write_parts(pointer: Path, tensors: Mapping[str, Tensor], state: Mapping[str
             shutil.rmtree(place, ignore_errors=True)
             os.replace(aside, place)
             files = {file.name: file.stat().st_size for file in place.iterdir()}
-            write_text_file(pointer, run_dir.to_json({"folder": place.name, "files": files, **state}))
+            write_text_file(pointer, to_json({"folder": place.name, "files": files, **state}))
             for old in pointer.parent.glob(f"{pointer.stem}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)

@@ -52,7 +52,11 @@ def train(
         QkvError: the directory holds a run that is not resumed, or one of another model, data or tokenizer.
     """
     keep_freed()
-    folder, first = None if directory is None else Path(directory, run_dir.FOLDER), distributed.current_ranks().first
+    ranks = distributed.current_ranks()
+    if ranks.size % settings.tensor_parallel:
+        raise QkvError("training.tensor_parallel={cut} does not divide the number of processes, {size}",
+                       cut=settings.tensor_parallel, size=ranks.size)
+    folder, first = None if directory is None else Path(directory, run_dir.FOLDER), ranks.first
     path = folder / "log.jsonl" if folder and first else None
     run = Loop(core, plan, settings, folder, evaluate, run_dir.open_log(path, report if first else None))
     run.recorder = recorder if path else None

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
@@ -132,18 +132,15 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     objective, spec = usual.objective or guess_objective(usual), find_spec(usual.base)
     given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
     with dry_run():
-        choices = (*plan(measure_data(read(), objective), given), *note_share(read()))
+        splits = read()
+        choices = plan(measure_data(splits, objective), given)
+    if splits.share:
+        why = Message("{held:,} of {rows:,} rows, by hash: with this share a longer file holds them out too",
+                      held=len(splits.valid), rows=len(splits.train) + len(splits.valid))
+        choices += (Choice("data.valid", splits.share, why),)
     chosen = {choice.key: choice.value for choice in choices}
     chosen |= {"training.epochs": 0} if "training.steps" in chosen else {}
     return put_in(replace_from_dict(replace(usual, choices=choices), nest(chosen)))
-
-
-def note_share(splits: Splits) -> Iterator[Choice]:
-    """The choice of the rows that are held out."""
-    if splits.share:
-        yield Choice("data.valid", splits.share, Message(
-            "{held:,} of {rows:,} rows, by hash: with this share a longer file holds them out too",
-            held=len(splits.valid), rows=len(splits.train) + len(splits.valid)))
 
 
 def guess_objective(run: Run) -> str:

@@ -115,6 +115,9 @@ class Planner:
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
             return size, 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
+        if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
+            why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
+            self.choose("training.rare_words", 1.0, why_unknown)
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
@@ -126,9 +129,11 @@ class Planner:
     def choose_model(self, each: float) -> Shape:
         """The size of a new model, whose tokens have `each` characters."""
         f = self.facts
-        rooms = {"labels": ((64, 1, 0.5), (128, 2, 0.3)), "pairs": ((128, 2, 0.2), (192, 3, 0.2), (256, 4, 0.1))}
-        sizes = rooms.get(f.kind, ((128, 4, 0.2), (192, 5, 0.1), (256, 6, 0.1)))
-        bounds = {"labels": (5e6,), "pairs": (3e5, 2e7)}.get(f.kind, (3e6, 3e7))
+        rooms = {"labels": ((64, 1, 0.5), (128, 2, 0.3)), "pairs": ((128, 2, 0.2), (192, 3, 0.2), (256, 4, 0.1)),
+                 "text": ((128, 4, 0.2), (128, 4, 0.0), (192, 5, 0.0), (256, 6, 0.0))}  # long texts are read few times
+        learnt = "text" if f.objective == "text" else f.kind
+        sizes = rooms.get(learnt, ((128, 4, 0.2), (192, 5, 0.1), (256, 6, 0.1)))
+        bounds = {"labels": (5e6,), "pairs": (3e5, 2e7), "text": (3e5, 3e6, 3e7)}.get(learnt, (3e6, 3e7))
         width, layers, dropout = sizes[sum(f.characters > bound for bound in bounds)]
         why = Message("the size that {characters:,} characters fill", characters=f.characters)
         family, heads = self.given["model.family"], self.given.get("model.heads", 1)
@@ -138,7 +143,11 @@ class Planner:
         heads = self.choose("model.heads", heads, Message("a divisor of the width"))
         ffn = self.given.get("model.ffn", 0)
         if family not in ("llama", "prefix"):
-            self.choose("model.dropout", dropout, Message("against learning {rows:,} rows by heart", rows=f.rows))
+            why_dropout = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
+                "so much text is read too few times to be learnt by heart")
+            self.choose("model.dropout", dropout, why_dropout)
+        if learnt == "text" and each == 1.0:
+            self.choose("model.context", 128, Message("many short windows in a step teach more than a few long ones"))
         if f.kind == "labels" and family == "bert":
             ffn = self.choose("model.ffn", 2 * width, why)
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
@@ -171,7 +180,7 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = time_step is not None, max(1, f.rows)
-        least = {"pairs": 200, "labels": 200}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
+        least = {"pairs": 200, "labels": 600}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
         passes = min(100.0, max(0.3, passes)) if new else 5.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.files import MARK, explain_failure, hold_lock, to_json_value, write_text_file
+from qkv.files import MARK, explain_failure, hold_lock, to_json, write_text_file
 from qkv.json_files import read_json, read_text
 from qkv.messages import Message
 from qkv.options import flatten
@@ -87,11 +87,6 @@ def remove_partial(folder: Path) -> None:
             path.unlink(missing_ok=True)
         elif path.is_dir() and (path.name.startswith(".last-") or MARK in path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def to_json(value: Any, **how: Any) -> str:
-    """A value as strict JSON that ends its line."""
-    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, **how) + "\n"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ class Settings(Part):
     scheduled_sampling: float = 0.0  # the share of true inputs that the model's own guesses replace at most
     scheduled_sampling_ramp: int = 0  # steps over which that share grows from none
     word_dropout: float = 0.0  # the share of words left out of labelled texts (Iyyer et al. 2015), unknown in pairs
+    rare_words: float = 0.0  # n: a word that texts with labels have c times is unknown with probability n / (n + c)
     moe_aux_loss: float = 0.01  # weight of the loss term that balances the experts, if any (Fedus et al. 2021, 2.2)
     moe_bias_lr: float = 1e-3  # how far the bias of an expert moves in a step, if there is one (Wang et al. 2024)
     auxiliary: float = 0.5  # what the loss of words counts beside that of labels (Radford et al. 2018, equation 5)
@@ -95,7 +96,7 @@ class Settings(Part):
         (Message("0 to {most:,}", most=MOST_STEPS), lambda n: 0 <= n <= MOST_STEPS, ("steps",)),
         (Message("a rate from 0 to {most}", most=MOST_RATE), lambda n: 0 <= n <= MOST_RATE, ("lr",)),
         (NOT_NEGATIVE, lambda n: n >= 0, (
-            "epochs", "seconds", "patience", "warmup", "clip", "average", "weight_decay", "moe_aux_loss",
+            "epochs", "seconds", "patience", "warmup", "clip", "average", "weight_decay", "moe_aux_loss", "rare_words",
             "moe_bias_lr", "auxiliary", "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")),
         (Message("a number above 0, such as 1e-8: Adam divides by it"), lambda n: n > 0, ("eps",)),
         (SHARE, lambda n: 0 <= n <= 1, ("label_smoothing", "decay", "floor", "scheduled_sampling")),

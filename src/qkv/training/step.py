@@ -55,10 +55,7 @@ class OptimizerStep:
         self.together = self.ranks.size > 1
         self.barrier = self.ranks.barrier_on_error if self.together else nullcontext
         self.shards: fsdp.Sharded | None = None
-        self.cut = settings.tensor_parallel  # processes that read the same batches
-        if self.ranks.size % self.cut:
-            raise QkvError("training.tensor_parallel={cut} does not divide the number of processes, {size}",
-                           cut=self.cut, size=self.ranks.size)
+        self.cut = settings.tensor_parallel if self.together else 1  # processes that read the same batches
         self.replica, self.replicas = self.ranks.rank // self.cut, self.ranks.size // self.cut
         if (settings.shard or self.cut > 1) and self.together:
             self.ranks.broadcast(core)

@@ -84,7 +84,7 @@ def refuse_uneven(core: Transformer, size: int) -> None:
     Raises:
         QkvError: heads, groups or a width that `size` does not divide; parts that need all heads in one place.
     """
-    parts = [m.spec for m in core.modules() if isinstance(m, Attention | Latent | Ffn)]
+    parts = [m.spec for m in core.modules() if size > 1 and isinstance(m, Attention | Latent | Ffn)]
     counts = {Message("heads"): [s.heads for s in parts if not isinstance(s, spec.Ffn)],
               Message("key/value groups"): [s.groups for s in parts if isinstance(s, spec.Attention)],
               Message("the width of the feed-forward network"): [s.width for s in parts if isinstance(s, spec.Ffn)]}

@@ -129,8 +129,9 @@ def measure_ngrams(a: Assembly, *, order: int = 3) -> dict[str, Any]:
     validation; loss per token in nats and perplexity. Of pairs it knows the target side alone.
     """
     plan, s = a.plan, a.run.training
-    if s.word_dropout:  # whole texts are counted, as whole ones are judged
-        plan, _ = a.objective.plan(replace(a.run, training=replace(s, word_dropout=0.0)), a.splits, a.model)
+    if s.word_dropout or s.rare_words:  # whole texts are counted, as whole ones are judged
+        whole = replace(a.run, training=replace(s, word_dropout=0.0, rare_words=0.0))
+        plan, _ = a.objective.plan(whole, a.splits, a.model)
     batches = (plan.make(key) for key in plan.order(0))
     model = ngrams.count_ngrams(batches, order=order, vocabulary=a.model.spec.vocabulary)
     loss = model.loss(a.valid)

@@ -12,13 +12,14 @@ from qkv.data.order import make_generator
 from qkv.errors import QkvError
 from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
 from qkv.tokenizers.tokenizer import Tokenizer
-from qkv.training.objectives.base import Rows, special_ids
+from qkv.training.objectives.base import Rows, flatten_ids, special_ids
 from qkv.training.plan import Plan
 from qkv.training.run import Run
 from qkv.training.settings import Settings
 
 RECUT_STREAM = 0x6375_7473  # draws of cuts are another stream than those of order: seed ^ RECUT_STREAM
 WORD_STREAM = 0x7468_696E  # and so are those of words left out
+RARE_STREAM = 0x7261_7265  # and those of rare words
 
 
 def plan_by_epoch(
@@ -77,10 +78,7 @@ def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     """The plan with some of the words that are read made unknown: batch k of epoch e by a draw of (seed, e, k)."""
     if not s.word_dropout:
         return plan
-    kept, unknown = sorted(special_ids(tokenizer)), tokenizer.unk_id
-    if unknown is None:
-        raise QkvError("training.word_dropout={word_dropout}: the vocabulary has no unknown token to put in a word's "
-                       "place; remove it", word_dropout=s.word_dropout)
+    kept, unknown = sorted(special_ids(tokenizer)), unknown_token(tokenizer, "word_dropout", s.word_dropout)
 
     def order(epoch: int) -> Sequence[tuple[int, int, Any]]:
         return [(epoch, number, key) for number, key in enumerate(plan.order(epoch))]
@@ -109,3 +107,32 @@ def remove_words(rows: Sequence[Rows], *, tokenizer: Tokenizer, share: float, se
         return kept if any(i not in special for i in kept) else row
 
     return [tuple(map(shorten, many)) for many in rows]
+
+
+def blur_rare_words(rows: Sequence[Rows], tokenizer: Tokenizer, s: Settings) -> Callable[[Sequence[Rows], int], Any]:
+    """What makes rare words of an epoch's rows unknown, so that what the unknown token says is learnt.
+
+    A word that `rows` have c times is read with the probability c / (c + `s.rare_words`), and others are drawn in each
+    epoch (Kiperwasser & Goldberg 2016, section 4).
+    """
+    if not s.rare_words:
+        return lambda rows, epoch: rows
+    unknown = unknown_token(tokenizer, "rare_words", s.rare_words)
+    counts = np.bincount(flatten_ids(row for many in rows for row in many), minlength=len(tokenizer))
+    chances = s.rare_words / (s.rare_words + np.maximum(1, counts))
+    chances[sorted(special_ids(tokenizer))] = 0.0
+
+    def blur(rows: Sequence[Rows], epoch: int) -> Sequence[Rows]:
+        draws = make_generator(seed=s.seed ^ RARE_STREAM, epoch=epoch, index=0)
+        return [tuple(np.where(draws.random(len(row)) < chances[row], unknown, row).tolist() for row in many)
+                for many in rows]
+
+    return blur
+
+
+def unknown_token(tokenizer: Tokenizer, key: str, value: float) -> int:
+    """The id of what stands for unknown words; QkvError without one, as a setting needs it."""
+    if tokenizer.unk_id is None:
+        raise QkvError("training.{key}={value}: the vocabulary has no unknown token to put in a word's place; remove "
+                       "it", key=key, value=value)
+    return tokenizer.unk_id

@@ -189,7 +189,7 @@ def identify(run: Run, ids: np.ndarray | None = None, classes: Sequence[int] = (
     order: dict[str, Any] = {"seed": run.training.seed, "batch": run.training.tokens}
     order |= {key: value for key in ("objective", "base") if (value := getattr(run, key))}
     order |= {"labels": zlib.crc32(np.array(classes).tobytes())} if len(classes) else {}
-    order |= {"word_dropout": run.training.word_dropout} if run.training.word_dropout else {}
+    order |= {key: value for key in ("word_dropout", "rare_words") if (value := getattr(run.training, key))}
     apart = ("merges", "of", "kind", "size") if run.tokenizer.of else ("merges",)  # its path is not its identity
     cut = {key: value for key, value in dataclasses.asdict(run.tokenizer).items() if value and key not in apart}
     return {"ids": len(ids), "crc": zlib.crc32(ids.tobytes()), "tokenizer": cut, **order}

@@ -127,11 +127,12 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     if isinstance(splits.train, MappedRows):  # of which kind.py has seen only some
         counts = Counter(label.strip() for part in (splits.train, splits.valid) for _, label in part)  # type: ignore[misc]
         notes += tuple(note for note in note_single_labels(counts) if note not in run.about)
-    if run.tokenizer.bpe_dropout or s.word_dropout:
+    if run.tokenizer.bpe_dropout or s.word_dropout or s.rare_words:
         recut = augment.recut_items(run, tokenizer, list(texts), rows, context) if run.tokenizer.bpe_dropout else None
         remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
+        blur = augment.blur_rare_words(rows, tokenizer, s)
         plan = augment.plan_by_epoch(
-            lambda epoch: remove(recut(epoch) if recut else rows, epoch=epoch),
+            lambda epoch: blur(remove(recut(epoch) if recut else rows, epoch=epoch), epoch),
             partial(labeller.bucket_texts, often=splits.often), partial(labeller.maker, classes=classes), who,
         )
         return replace(plan, notes=notes), labeller.hold_out

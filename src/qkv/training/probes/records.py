@@ -20,7 +20,7 @@ from torch import Tensor
 from qkv.core.model import Transformer
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
-from qkv.files import write_text_file
+from qkv.files import to_json, write_text_file
 from qkv.json_files import read_json
 from qkv.messages import Message
 from qkv.training import run_dir
@@ -83,7 +83,7 @@ def read_requests(folder: Path) -> tuple[str, ...]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """A JSON object as a file, whole or not at all; errors as of `write_text_file`."""
-    write_text_file(path, run_dir.to_json(value))
+    write_text_file(path, to_json(value))
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""Several processes behind one address: who is killed is replaced, and no request is lost or answered twice."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the replicas in /proc")
+TEXT = {"model": "demo-lm", "prompt": "One, two,", "max_tokens": 48, "temperature": 0, "logit_bias": {"1": -100}}
+
+
+class Behind:
+    """A server of two replicas."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process, self.port = process, port
+
+    def replicas(self) -> list[int]:
+        """The numbers of its replicas' processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
+        return [int(pid) for pid in children.split()]
+
+    def ask(self, **more: Any) -> tuple[int, str]:
+        """Status and text of a request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({**TEXT, **more}))
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())["choices"][0]["text"]
+        finally:
+            connection.close()
+
+
+def begin(*words: str) -> tuple[subprocess.Popen[str], int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "qkv", "serve", *words, "--port", str(port), "--threads", "1", "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), port
+
+
+@pytest.fixture
+def served() -> Iterator[Behind]:
+    process, port = begin("demo-lm", "--replicas", "2")
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said, process.communicate()[1]
+    assert json.loads(said) == {"url": f"http://127.0.0.1:{port}", "models": ["demo-lm"], "replicas": 2}
+    found = Behind(process, port)
+    yield found
+    children = found.replicas() if process.poll() is None else []
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+    assert "Traceback" not in log
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_a_killed_replica_loses_no_request_and_is_replaced(served: Behind) -> None:
+    alone = served.ask()
+    assert alone[0] == 200
+    before = served.replicas()
+    assert len(before) == 2
+    with ThreadPoolExecutor(8) as crew:
+        asked = [crew.submit(served.ask) for _ in range(24)]
+        time.sleep(0.3)
+        os.kill(before[0], signal.SIGKILL)
+        assert [one.result() for one in asked] == [alone] * 24
+    until = time.monotonic() + 60
+    while len(now := set(served.replicas())) < 2 or before[0] in now:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert before[1] in now
+
+
+def test_a_stream_that_has_begun_is_cut_and_never_begun_again(served: Behind) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps({**TEXT, "stream": True}))
+    answer = connection.getresponse()
+    first = answer.readline()
+    assert first.startswith(b"data: ")
+    for pid in served.replicas():
+        os.kill(pid, signal.SIGKILL)
+    rest = b""
+    with pytest.raises((http.client.IncompleteRead, OSError)):  # noqa: PT012
+        while part := answer.read1(1 << 16):
+            rest += part
+        if b"[DONE]" not in rest:
+            raise http.client.IncompleteRead(rest)
+    assert rest.count(first) == 0
+    connection.close()
+    assert served.ask()[0] == 200  # by one that was started again
+
+
+def test_requests_in_hand_are_answered_at_the_end(served: Behind) -> None:
+    alone, found = served.ask(), list[tuple[int, str]]()
+    late = threading.Thread(target=lambda: found.append(served.ask()))
+    late.start()
+    time.sleep(0.1)
+    served.process.send_signal(signal.SIGTERM)
+    late.join()
+    assert found == [alone]
+    with pytest.raises(OSError, match="refused"):
+        served.ask()
+    assert served.process.wait(60) in (0, 143, -signal.SIGTERM)
+
+
+def test_replicas_that_cannot_start_end_the_router_with_their_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    process, _ = begin(str(tmp_path), "--replicas", "2")
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "config.json" in log
+    assert "--replicas" in log
