@@ -97,6 +97,7 @@ def test_keys_of_a_model_that_are_not_heeded_are_named():
     ({"min_new_tokens": 9, "max_new_tokens": 4}, "contradiction"), ({"n": 2}, "contradiction"),
     ({"n": 4, "beam": 3}, "contradiction"), ({"groups": 2, "diversity_penalty": 1.0}, "contradiction"),
     ({"length_penalty": 1.0}, "contradiction"), ({"beam": 4, "groups": 3}, "groups"), ({"n": 0}, ""),
+    ({"n": 10**9, "temperature": 1.0}, ""),
     ({"beam": 2, "temperature": 1.0}, "contradiction"), ({"regex": "a", "grammar": "b"}, "contradiction"),
     ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"logit_bias": {99_999: 1.0}}, "token-id"),
     ({"logit_bias": {3: "much"}}, "logit-bias"), ({"logit_bias": [3]}, "logit-bias"),

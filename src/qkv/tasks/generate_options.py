@@ -8,10 +8,12 @@ from typing import Any, Literal
 from qkv.errors import QkvError
 from qkv.generation.beam import Search
 from qkv.generation.grammar import Kind
-from qkv.options import AT_LEAST_ONE, as_plain, replace_from_dict
+from qkv.messages import Message
+from qkv.options import as_plain, replace_from_dict
 from qkv.sampling import Adjustments, Sampling
 from qkv.tasks.types import RENORMALIZE
 
+MOST_TEXTS = 10_000  # of one prompt, side by side
 GRAMMARS: tuple[Kind, ...] = ("json_schema", "regex", "grammar")
 # keys of a generation_config.json by what they are called here; others are in read_defaults
 NAMES = {"num_beams": "beam", "repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram",
@@ -69,9 +71,9 @@ class GenerateOptions(Sampling):
         plain = {name: as_plain(value) for name, value in options.items()}
         found = replace_from_dict(GenerateOptions(), plain)
         for name in ("beam", "n"):
-            if getattr(found, name) < 1:
+            if not 1 <= getattr(found, name) <= MOST_TEXTS:
                 raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=getattr(found, name),
-                               wanted=AT_LEAST_ONE)
+                               wanted=Message("1 to {most:,}", most=MOST_TEXTS))
         check_consistent(found)
         return found
 
