@@ -92,7 +92,7 @@ def wrong(model: Model, fault: str) -> None:
             object.__setattr__(feed, "activation", "gelu" if feed.activation not in ("gelu", "gelu_tanh") else "relu")
     elif fault == "mask":
         kind = "full" if stack.masks[0].kind != "full" else "causal"
-        for m in stack.masks:
+        for m in (*stack.masks, *(layer.attn.spec.mask for layer in stack.layers)):
             object.__setattr__(m, "kind", kind if m.kind != "memory" else "memory")
     elif fault == "weight":
         with torch.no_grad():

@@ -69,7 +69,7 @@ def test_what_fits_leaves_room_to_begin(name: str, margin: int) -> None:
     ("words", "said"),
     [(["training.metric=foo"], "gives no 'foo'"), (["training.metric=bleu", "model.family=bert"], "gives no 'bleu'"),
      (["training.metric=label_accuracy"], "gives no 'label_accuracy'"),
-     (["training.metric=bleu", "check.sentences=0"], "gives no 'bleu'")],
+     (["training.metric=bleu", "check.sentences=0"], "check.sentences: found 0")],
 )  # fmt: skip
 def test_a_metric_that_no_evaluation_gives_is_named_before_any_write(words: list[str], said: str, here: Path) -> None:
     with pytest.raises(QkvError, match=said):

@@ -135,9 +135,11 @@ def read_config(path: Path) -> dict[str, Any]:
     if factors is not None:
         rope = whole_rope(config)
         rope |= read_factors(factors.unpack(), rope.get("rope_theta", 10_000.0), path)
-    if file.tensors.keys() & FACTORS.keys():
-        each = {key: file.tensors[name].unpack().tolist() for name, key in FACTORS.items()}
-        whole_rope(config).update({"rope_type": "longrope"} | each)
+    rope, lacking = whole_rope(config), [name for name in FACTORS if name not in file.tensors]
+    if lacking and (rope.get("rope_type") == "longrope" or len(lacking) < len(FACTORS)):
+        raise QkvError("{path}: no tensor {lacking}, which longrope needs", path=path, lacking=", ".join(lacking))
+    if not lacking:
+        rope |= {"rope_type": "longrope"} | {key: file.tensors[name].unpack().tolist() for name, key in FACTORS.items()}
     return config | special
 
 

@@ -113,7 +113,7 @@ class Planner:
             kind = "bpe-cjk"
             why = Message("each Chinese character stands for itself: the text is too short to join them")
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
-            return size, 1.3 if crowded else 4.0
+            return min(16_000, size), 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
             why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
