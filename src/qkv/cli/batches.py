@@ -100,9 +100,9 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
                 answered, errors = answered + len(rows), errors + sum("error" in row for row in rows)
                 if tell:
                     tell(answered, total)
-    told = {"out": str(out), "rows": total, "answered": answered, "errors": errors}
-    common.print_result(told, [common.say("{out}: {answered:,} of {rows:,} rows answered now, {errors:,} of them with "
-                                          "an error", **told)])
+    found = {"out": str(out), "rows": total, "answered": answered, "errors": errors}
+    common.print_result(found, [common.say("{out}: {answered:,} of {rows:,} rows answered now, {errors:,} of them with "
+                                          "an error", **found)])
     return 0
 
 
@@ -140,7 +140,7 @@ def read_texts(file: Path, columns: tuple[str, ...], *, keep: bool) -> Iterator[
     from qkv.data.formats import find_format
     from qkv.data.sources import get_string
 
-    kind, count, columns_or_text = find_format(file), 0, columns or ("text",)
+    kind, count, names = find_format(file), 0, columns or ("text",)
     if columns and kind not in ("jsonl", "parquet"):
         raise QkvError("--column {column}: {file} has no named columns; only .jsonl and .parquet have", file=file,
                        column=columns[0])
@@ -148,7 +148,7 @@ def read_texts(file: Path, columns: tuple[str, ...], *, keep: bool) -> Iterator[
         count += 1
         try:
             row = read()
-            found: Text = row if isinstance(row, str) else "\t".join(get_string(row, c, place) for c in columns_or_text)
+            found: Text = row if isinstance(row, str) else "\t".join(get_string(row, c, place) for c in names)
         except QkvError as error:
             if not keep:
                 raise

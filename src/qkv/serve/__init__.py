@@ -5,4 +5,5 @@ models.py      models by name, the unused unloaded; worker.py is the one thread 
 completions.py, echo.py, embeddings.py, translations.py    what is answered; writing.py has what they share
 gate.py        who is let in; service.py what each may take, metrics.py what Prometheus reads
 listen.py      the socket, and an end that loses nothing
+replicas.py    several processes behind one address; vllm.py the same command line for vLLM's server
 """
