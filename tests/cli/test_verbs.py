@@ -652,7 +652,7 @@ def test_options_of_generate_are_checked_by_type_and_range(talks: str) -> None:
     for how, says in (
         ({"max_new_tokens": 2.5}, "max_new_tokens: found 2.5, expected a whole number"),
         ({"max_new_tokens": "3"}, "found '3', expected a whole number"), ({"temperature": "1"}, "expected a number"),
-        ({"beam": 0}, "beam: found 0, expected 1 or more"), ({"beam": 5000}, "beams: found 5000, expected 1 to 4,096"),
+        ({"beam": 0}, "beam: found 0, expected 1 to 4,096"), ({"beam": 5000}, "beam: found 5000, expected 1 to 4,096"),
         ({"seed": True}, "seed: found True"), ({"stop": 3}, "stop: found 3, expected text or a list"),
     ):  # fmt: skip
         with pytest.raises(QkvError, match=says):

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qkv.errors import QkvError
-from qkv.generation.beam import Search
+from qkv.generation.beam import WIDEST, Search
 from qkv.generation.grammar import Kind
 from qkv.messages import Message
 from qkv.options import as_plain, replace_from_dict
 from qkv.sampling import Adjustments, Sampling
 from qkv.tasks.types import RENORMALIZE
 
-MOST_TEXTS = 10_000  # of one prompt, side by side
 GRAMMARS: tuple[Kind, ...] = ("json_schema", "regex", "grammar")
 # keys of a generation_config.json by what they are called here; others are in read_defaults
 NAMES = {"num_beams": "beam", "repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram",
@@ -71,9 +70,9 @@ class GenerateOptions(Sampling):
         plain = {name: as_plain(value) for name, value in options.items()}
         found = replace_from_dict(GenerateOptions(), plain)
         for name in ("beam", "n"):
-            if not 1 <= getattr(found, name) <= MOST_TEXTS:
+            if not 1 <= getattr(found, name) <= WIDEST:
                 raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=getattr(found, name),
-                               wanted=Message("1 to {most:,}", most=MOST_TEXTS))
+                               wanted=Message("1 to {most:,}", most=WIDEST))
         check_consistent(found)
         return found
 
