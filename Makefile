@@ -39,7 +39,7 @@ real: .venv/dev.stamp
 	QKV_REAL=$${QKV_REAL:-$$HOME/.cache/qkv/real} $(BIN)/python -m pytest -q tests/real --timeout=1800 $(ARGS)
 
 site: .venv/dev.stamp
-	@$(BIN)/python -m tools.website $(ARGS)
+	@$(BIN)/python -m tools.website --fetch $(ARGS)
 
 isa: .venv/dev.stamp
 	$(BIN)/python tools/isa.py $(ARGS)

@@ -18,10 +18,13 @@ def main() -> int:
     parser.add_argument("--live", type=Path, help="folder with qkv-live.js and models/, the core in the browser")
     parser.add_argument("--url", default="", help="where the site will be, for the notebooks' way back to it")
     parser.add_argument("--addresses", action="store_true", help="promise every address of today's pages for good")
+    parser.add_argument("--fetch", action="store_true", help="fetch what web/ is built with, if it is missing")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # three processes build; torch's threads would wait for one another
     from . import build
 
+    if asked.fetch:
+        build.fetch_packages()
     began, folder = time.monotonic(), asked.folder.resolve()
     with tempfile.TemporaryDirectory() as aside:
         build.build_site(Path(aside), folder, asked.live, asked.url)

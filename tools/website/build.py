@@ -46,7 +46,7 @@ def build_site(aside: Path, folder: Path, live: Path | None, url: str) -> None:
 def build_live(folder: Path) -> bool:
     """The core in the browser with its models; without Node or its packages the site says what to type instead."""
     node = find_node()
-    if node is None or not install_packages(node):
+    if node is None or not (WEB / "node_modules").is_dir():
         print("no Node, or no packages for it (npm ci in web/): the site shows what was recorded and computes nothing",
               file=sys.stderr)
         return False
@@ -68,17 +68,16 @@ def find_node() -> str | None:
     return shutil.which("node")
 
 
-def install_packages(node: str) -> bool:
-    """Whether the packages of web/ are there, or npm could fetch them."""
-    if (WEB / "node_modules").is_dir():
-        return True
+def fetch_packages() -> None:
+    """Fetch the packages of web/ where they are missing; without Node, npm or a network the site computes nothing."""
+    node = find_node()
+    if node is None or (WEB / "node_modules").is_dir():
+        return
     path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    npm = shutil.which("npm", path=path)
-    if npm is None:
-        return False
-    print("fetching the packages of web/ (npm ci)", file=sys.stderr)
-    done = subprocess.run([npm, "ci", "--silent", "--no-audit"], cwd=WEB, env={**os.environ, "PATH": path})
-    return done.returncode == 0
+    if npm := shutil.which("npm", path=path):
+        print("fetching the packages of web/ (npm ci)", file=sys.stderr)
+        command = [npm, "ci", "--silent", "--no-audit", "--fetch-retries=1"]
+        subprocess.run(command, cwd=WEB, env={**os.environ, "PATH": path}, check=False)
 
 
 def build_language(lang: str, aside: Path, live: bool) -> Path:
