@@ -132,6 +132,13 @@ def test_numbers_of_the_wrong_kind_are_refused(saved, kind):
         hub.load(path)
 
 
+def test_packed_weights_with_an_imaginary_part_are_refused_when_read(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"a.qweight": torch.zeros(2, 2, dtype=torch.complex64)}, path)
+    with pytest.raises(QkvError, match=r"model.safetensors: a.qweight: found numbers of type complex64"):
+        storage.open_tensors(tmp_path)["a.qweight"]()
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e38])
 def test_weights_that_are_not_finite_are_told_at_load(saved, number):
     path = saved[1]

@@ -31,9 +31,13 @@ class Stored:
 
     file: Any
     name: str
+    path: Path
 
     def __call__(self) -> Tensor:
-        return self.file.get_tensor(self.name)
+        found: Tensor = self.file.get_tensor(self.name)
+        if found.is_complex():
+            raise refuse_complex(self.path, self.name, found)
+        return found
 
     @property
     def shape(self) -> list[int]:
@@ -91,7 +95,13 @@ def open_safetensors(path: Path) -> Tensors:
                        path=path, e=e) from None
     if not file.keys():
         raise QkvError("{path}: holds no tensors", path=path)
-    return {name: Stored(file, name) for name in file.keys()}  # noqa: SIM118
+    return {name: Stored(file, name, path) for name in file.keys()}  # noqa: SIM118
+
+
+def refuse_complex(path: Path, name: str, found: Tensor) -> QkvError:
+    """What to say of weights with an imaginary part."""
+    return QkvError("{path}: {name}: found numbers of type {found}, expected real ones", path=path, name=name,
+                    found=str(found.dtype).removeprefix("torch."))
 
 
 def open_foreign(path: Path) -> Tensors:
@@ -108,6 +118,8 @@ def open_foreign(path: Path) -> Tensors:
         if not isinstance(name, str) or t.layout is not torch.strided or t.is_quantized or t.is_meta:
             raise QkvError("{path}: {name!r} is sparse, quantised, without data or has no text for its name; expected "
                            "plain tensors by name", path=path, name=name)
+        if t.is_complex():
+            raise refuse_complex(path, name, t)
     if not tensors:
         raise QkvError("{path}: found {keys}, expected tensors by name; if they lie inside one of these, save that "
                        "alone", path=path, keys=", ".join(map(str, list(values)[:8])) or Message("nothing"))
