@@ -88,6 +88,13 @@ class Module:
         """What reads a part that may be missing, or None."""
         return self.take_part(part, *shape) if f"{self.name}.{part}" in self.tensors else None
 
+    def read_whole(self, read: Read) -> Tensor:
+        """A part that holds whole numbers; QkvError where it holds others."""
+        found = read()
+        if found.is_floating_point():
+            self.refuse(Message("its packed numbers are of {dtype}, expected whole ones", dtype=found.dtype))
+        return found
+
     def refuse(self, what: Message) -> NoReturn:
         raise QkvError("{where}: {name}, quantised by {method}: {what}; was the download complete?", where=self.where,
                        name=self.name, method=self.settings.get("quant_method"), what=what)
@@ -110,7 +117,7 @@ def unpack_bits(words: Tensor, bits: int) -> Tensor:
 
 def read_packed(m: Module) -> Quantized:
     """Whole numbers of 4 or 8 bits in words along the inputs, with 2^(bits - 1) added (compressed-tensors)."""
-    words, outputs_inputs = m.take_part("weight_packed", -1, -1), m.take_part("weight_shape", 2)().tolist()
+    words, outputs_inputs = m.take_part("weight_packed", -1, -1), m.read_whole(m.take_part("weight_shape", 2)).tolist()
     outputs, inputs = outputs_inputs
     bits = [b for b in (4, 8) if [outputs, -(-inputs * b // 32)] == list(words.shape)]
     if min(outputs_inputs) < 1 or len(bits) != 1:
@@ -125,11 +132,11 @@ def read_packed(m: Module) -> Quantized:
         found = as_rows(scale(), m, outputs)
         group = (m.group_inputs(inputs, found.shape[1], sizes_of(m.settings, 1)) if order is None
                  else check_order(order(), found.shape[1], m))
-        low = None if zero is None else unpack_bits(zero().T, bits[0]).T[:outputs].short() - half
+        low = None if zero is None else unpack_bits(m.read_whole(zero).T, bits[0]).T[:outputs].short() - half
         return found, low, group
 
     def read_groups() -> Grouped:
-        codes = unpack_bits(words(), bits[0])[:, :inputs].short() - half
+        codes = unpack_bits(m.read_whole(words), bits[0])[:, :inputs].short() - half
         return Grouped(codes.to(torch.int8), *read_grid())
 
     return Quantized(outputs_inputs, read_groups, bits[0], read_grid)
@@ -174,12 +181,13 @@ def read_gptq(m: Module) -> Quantized:
     def read_grid() -> Grid:
         group = (m.group_inputs(inputs, scale.shape[0], {m.settings.get("group_size")}) if order is None
                  else check_order(order(), scale.shape[0], m))
-        low = (zeros().long() + less) & 0xFFFFFFFF  # a whole word: what one number borrowed from the next goes back
+        # a whole word: what one number borrowed from the next goes back
+        low = (m.read_whole(zeros).long() + less) & 0xFFFFFFFF
         low = (low - ((low >> 31) << 32)).int()
         return scale().T, unpack_bits(low, bits).T, group
 
     def read_groups() -> Grouped:
-        return Grouped(unpack_bits(words().T, bits), *read_grid())
+        return Grouped(unpack_bits(m.read_whole(words).T, bits), *read_grid())
 
     return Quantized([outputs, inputs], read_groups, bits, read_grid, middle=2 ** bits // 2)
 
@@ -198,7 +206,7 @@ def read_awq(m: Module) -> Quantized:
 
     def read_groups() -> Grouped:
         group = m.group_inputs(inputs, scale.shape[0], {m.settings.get("group_size", 128)})
-        return Grouped(sort_columns(words()).T, scale().T, sort_columns(zeros()).T, group)
+        return Grouped(sort_columns(m.read_whole(words)).T, scale().T, sort_columns(m.read_whole(zeros)).T, group)
 
     return Quantized([outputs, inputs], read_groups)
 
