@@ -263,7 +263,8 @@ def change(part: str, how):
     ("bitsandbytes int8", change("weight_format", lambda t: t + 1), "weight_format"),
     ("int4", change("weight_packed", torch.Tensor.double), "float64"),
     ("int4", change("weight_shape", torch.Tensor.float), "float32"),
-    ("gptq", change("qweight", torch.Tensor.float), "float32"), ("awq", change("qzeros", torch.Tensor.float), "float32"),
+    ("gptq", change("qweight", torch.Tensor.float), "float32"),
+    ("awq", change("qzeros", torch.Tensor.float), "float32"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_are_named(case, fault, named, tmp_path):
     settings, make, how = CASES[case]
