@@ -155,6 +155,7 @@ def test_a_bare_model_loads(tmp_path):
 @pytest.mark.parametrize(("family", "change", "says"), [
     ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "short_factor"),
     ("llama", {"rope_scaling": {"type": "linear"}}, "'factor' is missing"),
+    ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0, **FACTORS}}, "short_factor"),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [8, 8]}}, "mrope_section"),
     ("llama", {"partial_rotary_factor": 0.5}, "turns whole heads"),
     ("llama", {"architectures": ["LlamaForTokenClassification"]}, "ForSequenceClassification"),

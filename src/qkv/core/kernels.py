@@ -50,7 +50,7 @@ def small_matmul(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Atten
 
 
 def in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
-    """small_matmul for some queries after others, whose scores stay in the cache; no block reads keys ahead of it."""
+    """small_matmul by blocks of queries: a block's scores fit the processor's cache, and it reads no later keys."""
     found = list[Tensor]()
     for end in range(BLOCK, q.shape[2] + BLOCK, BLOCK):
         part = mask if mask.bias is None else mask._replace(bias=mask.bias[:, :, end - BLOCK : end])

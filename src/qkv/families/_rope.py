@@ -16,8 +16,7 @@ SCALINGS: dict[str, tuple[Any, dict[str, str]]] = {  # by their kind: our kind, 
     "longrope": ("longrope", {"attention_factor": "gain"}),
     "su": ("longrope", {"attention_factor": "gain"}),  # as the first files of Phi-3 name it
 }
-OTHERS = "|".join(["type", "mscale(_all_dim)?", "truncate", "(short|long)_factor",
-                   *(key for _, keys in SCALINGS.values() for key in keys)])
+OTHERS = "type|mscale(_all_dim)?|truncate|" + "|".join(key for _, keys in SCALINGS.values() for key in keys)
 
 
 def read_rotary(c: Config, dim: int, *, partial: bool = False) -> Rotary:

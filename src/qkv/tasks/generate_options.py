@@ -60,10 +60,11 @@ class GenerateOptions(Sampling):
         """
         asks_model = isinstance(mode := given.get("sampling"), str) and mode == "model"
         usual = read_defaults(generation_config, given, start) if asks_model else {}
-        try:
-            replace_from_dict(GenerateOptions(), {name: as_plain(value) for name, value in usual.items()})
-        except QkvError as e:
-            raise QkvError("generation_config.json: {e}", code=e.code, e=e) from e
+        if usual:
+            try:
+                replace_from_dict(GenerateOptions(), {name: as_plain(value) for name, value in usual.items()})
+            except QkvError as e:
+                raise QkvError("generation_config.json: {e}", code=e.code, e=e) from e
         schema = given.get("json_schema")
         text = schema if isinstance(schema, str) else "" if schema is None else json.dumps(schema, ensure_ascii=False)
         options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or (), "json_schema": text}
