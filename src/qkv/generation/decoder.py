@@ -15,6 +15,7 @@ from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
+from qkv.generation.graphs import Replay, can_record
 from qkv.generation.sequence import DecodeOptions
 
 
@@ -32,6 +33,7 @@ class Decoder:
         self.inputs = Inputs()  # what stays the same from call to call: memory, prefix, blank
         self.ids = torch.empty(0, 0, dtype=torch.long)  # B T, without a cache
         self.real: Tensor | None = None  # B T
+        self.replay = Replay(core) if can_record(core) else None
 
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""
@@ -84,7 +86,8 @@ class Decoder:
     def decode(self, tokens: Tensor) -> Tensor:
         """Logits [B, V] after one more token per row, tokens [B]."""
         if self.cache is not None:
-            return self.forward(tokens[:, None], None, decode=True)
+            found = self.replay.decode(tokens, self.inputs, self.cache) if self.replay else None
+            return self.forward(tokens[:, None], None, decode=True) if found is None else found
         self.ids = torch.cat((self.ids, tokens[:, None]), 1)
         if self.real is not None:
             self.real = torch.nn.functional.pad(self.real, (0, 1), value=True)
