@@ -54,8 +54,9 @@ def trained(given: Any, device: str, compiled: Any) -> dict[str, Any]:
     from qkv.training.settings import Settings
 
     config = CONFIG | (TINY if given.smoke else {})
-    core = Transformer(model_dir.spec_from_config(config, "bench")).to(device).train()
+    core = Transformer(model_dir.spec_from_config(config, "bench"))
     initialise(core)
+    core.to(device).train()
     draw = torch.Generator().manual_seed(0)
     windows = torch.randint(config["vocab_size"], (given.rows, config["n_positions"] + 1), generator=draw)
     steps = given.steps + 3

@@ -125,8 +125,11 @@ def can_record(core: Transformer) -> bool:
 
 
 def has_equal_steps(s: Spec) -> bool:
-    """Whether the host reads nothing in a step, and no mask asks how far apart two slots are."""
+    """Whether the host takes no part in a step, and no mask asks how far apart two slots are."""
     blocks = s.decoder.blocks if s.decoder else ()
-    masks = [part.mask for block in blocks for part in (block.attn, block.cross) if part]
+    parts = [part for block in blocks for part in (block.attn, block.cross) if part]
+    scalings = [part.rotary.scaling for part in parts if part.rotary and part.rotary.scaling]
     near = s.decoder is not None and s.decoder.relative is not None
-    return not near and not any(m.window or m.alibi_heads for m in masks) and not any(b.moe for b in blocks)
+    apart = near or any(part.mask.window or part.mask.alibi_heads for part in parts)
+    host = any(block.moe for block in blocks) or any(by.kind == "longrope" for by in scalings)
+    return not apart and not host
