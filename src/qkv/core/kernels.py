@@ -3,6 +3,8 @@
 Callers do not choose. tests/core/test_kernels.py compares every kernel with the formula written out, under every mask.
 """
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -63,6 +65,12 @@ KERNELS = (small_matmul, in_blocks, gqa_decode, sdpa)
 BLOCK = 64  # queries
 
 
+@cache
+def has_tiles() -> bool:
+    """Whether this CPU multiplies bf16 in tiles (AMX), which PyTorch's fused attention uses."""
+    return torch.cpu._is_amx_tile_supported()
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """By the fastest kernel that may run, else by the formula written out."""
     if at.spec.cap:  # the fused kernels cannot cap scores
@@ -71,8 +79,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, 
         return small_matmul(q, k, v, mask, at, step)
     if at.spec.dropout == 0.0 or step.drop is no_dropout:  # what follows cannot apply our dropout
         scores = q.shape[0] * q.shape[1] * min(q.shape[2], BLOCK) * k.shape[2]
-        if q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad and scores <= 1 << 22:
-            return in_blocks(q, k, v, mask, at, step)  # 2 to 10 times as fast (bench/attention_inference.py)
+        slow = q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad  # fused attention is
+        if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_tiles()):
+            return in_blocks(q, k, v, mask, at, step)  # bench/attention_inference.py: 2 to 10 times, with tiles half
         if k.shape[1] < q.shape[1] and q.shape[2] == 1:
             return gqa_decode(q, k, v, mask, at, step)
         return sdpa(q, k, v, mask, at, step)

@@ -68,7 +68,7 @@ class Graph:
         """Logits [B, V] after `ids`."""
         return self.core(self.ids, self.inputs, self.slots, mode="decode", logits_to_keep=1).logits[:, 0]
 
-    def fits(self, inputs: Inputs, cache: Static) -> bool:
+    def matches(self, inputs: Inputs, cache: Static) -> bool:
         """Whether it was recorded for these buffers, and they have room."""
         same = all(a is b for a, b in zip(self.buffers, cache.buffers, strict=True))
         return same and inputs is self.inputs and cache.length < self.slots.capacity
@@ -108,7 +108,7 @@ class Replay:
         """Logits [B, V] by a graph; None while there is none for this step."""
         if active_tracer.get() is not None:
             return None
-        if self.graph is None or not self.graph.fits(inputs, cache):
+        if self.graph is None or not self.graph.matches(inputs, cache):
             self.graph = None
             same = len(self.shape) and all(a is b for a, b in zip(self.shape, cache.buffers, strict=True))
             self.shape, self.steps = list(cache.buffers), self.steps + 1 if same else 0
