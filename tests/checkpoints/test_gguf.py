@@ -211,6 +211,16 @@ def test_how_texts_are_cut_first_has_its_name(pre, tmp_path):
     assert said["tokenizer.ggml.tokens"][-1] == "[PAD309]"  # llama.cpp wants a token for every row of the embedding
 
 
+@pytest.mark.parametrize("key", ["unknown", "eos", "seperator"])
+def test_a_special_id_that_is_no_tokens_is_refused_by_key(key, lm, tmp_path):
+    said, name = dict(open_gguf(lm[1]).metadata), f"tokenizer.ggml.{key}_token_id"
+    for wrong in (len(said["tokenizer.ggml.tokens"]), 10**6, -1):
+        with pytest.raises(QkvError, match=re.escape(f"{name} is {wrong}, expected 0")):
+            texts.read_tokenizer(said | {name: wrong}, tmp_path)
+    found, _ = texts.read_tokenizer(said | {name: 2**32 - 1}, tmp_path)  # llama.cpp's way to say: none
+    assert {"unknown": "unk", "eos": "eos", "seperator": "sep"}[key] not in found.roles
+
+
 def test_several_chat_templates_and_ends_of_turns_come_along(lm, tmp_path):
     said = dict(open_gguf(lm[1]).metadata)
     tokens = [*said["tokenizer.ggml.tokens"][:-1], "<|im_end|>"]

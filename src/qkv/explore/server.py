@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -42,6 +43,7 @@ from qkv.explore.body import JSON, Answer, Query, dump_json, translate_both
 from qkv.explore.question import Question, RecentRuns, Refused, Run, ask
 from qkv.messages import join
 from qkv.model import Model
+from qkv.serve.listen import Protocol
 
 HOST, PORT = "127.0.0.1", 8123
 STATIC = Path(__file__).parent / "static"
@@ -225,7 +227,7 @@ class Desk:
     async def open_events(self, request: Request) -> Response:
         """The events of a training as they come."""
         last_id = request.headers.get("last-event-id", "")
-        lines = stream_events(self.events, request, int(last_id) if last_id.isdigit() else 0)
+        lines = stream_events(self.events, request, int(last_id) if re.fullmatch("[0-9]{1,18}", last_id) else 0)
         return StreamingResponse(lines, media_type="text/event-stream", headers=UNSTORED)
 
 
@@ -399,8 +401,8 @@ class Page:
         self.token = token or secrets.token_urlsafe(24)
         desk.prepare()
         app = make_app(desk, token=self.token, port=self.port)
-        settings = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5,
-                                  server_header=False)
+        settings = uvicorn.Config(app, log_level="error", lifespan="off", http=Protocol, ws="none",
+                                  timeout_graceful_shutdown=5, server_header=False)
         self.server = Server(settings, desk.events)
         self.thread: threading.Thread | None = None
 

@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Protocol(H11Protocol):
-    """uvicorn's protocol, which lets go of a connection that has not sent a request's head in time."""
+    """uvicorn's protocol, which lets go of a connection that has not sent a request's head in time, or sent no HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,6 +34,11 @@ class Protocol(H11Protocol):
         """Close a connection on which no request has begun."""
         if self.cycle is None and not self.transport.is_closing():
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # after this nothing can be sent: the answer to what came before is dropped
+        super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.head.cancel()

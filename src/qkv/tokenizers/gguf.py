@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KEY = "tokenizer.ggml."
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
          "mask": "mask"}  # GGUF misspells one of them
+ABSENT = (1 << 32) - 1  # llama.cpp's -1, an id that no token has
 DIGIT, DIGITS = r"\p{N}", r"\p{N}{1,3}"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4 = backends.QWEN2.replace(r"\p{N}|", DIGITS + "|")
@@ -69,8 +70,7 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
     if not tokens or len(types) != len(tokens) or len(set(tokens)) != len(tokens):
         raise unreadable(path, "tokens", len(tokens), "", Message("{count} different ones", count=len(types)))
     with guard_panics(Message("{directory}: cannot be read as a tokenizer", directory=path)):
-        ids = {role: metadata.get(f"{KEY}{key}_token_id") for role, key in ROLES.items()}
-        roles = {role: tokens[i] for role, i in ids.items() if i is not None and i < len(tokens)}
+        roles = find_roles(metadata, path, tokens)
         if kind == "bert":
             roles = {"cls": roles.get("bos", "")} | {r: token for r, token in roles.items() if r != "bos"}
         backend = KINDS[kind](Vocabulary(metadata, path, tokens, types, roles))
@@ -86,6 +86,20 @@ def read_tokenizer(metadata: Mapping[str, Any], path: Path) -> tuple[FoundTokeni
     one = metadata.get("tokenizer.chat_template")
     template = [{"name": "default", "template": one}, *rows] if one and rows else one or rows
     return FoundTokenizer(backend, roles), {"chat_template": template} if template else {}
+
+
+def find_roles(metadata: Mapping[str, Any], path: Path, tokens: list[str]) -> dict[str, str]:
+    """The special tokens by role.
+
+    Raises:
+        QkvError: an id that is no token's.
+    """
+    ids = {role: metadata.get(f"{KEY}{key}_token_id", ABSENT) for role, key in ROLES.items()}
+    ids = {role: i for role, i in ids.items() if i != ABSENT}
+    for role, i in ids.items():
+        if not 0 <= i < len(tokens):
+            raise unreadable(path, f"{ROLES[role]}_token_id", i, "", f"0 … {len(tokens) - 1}")
+    return {role: tokens[i] for role, i in ids.items()}
 
 
 def unreadable(path: Path, key: str, found: object, hint: object, expected: str) -> QkvError:
