@@ -66,16 +66,58 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_says_what_the_core_says(name):
     plain, twin = build(**copy.deepcopy(CASES[name]))
-    assert row_layers.use_rows(twin) == (13 if name == "normed heads" else 9)
+    assert row_layers.use_rows(twin) == (13 if name == "normed heads" else 11)
     for rows, left in ((1, 0), (3, 0), (3, 4)):
         want, got = decode(plain.double(), rows, left), decode(twin, rows, left)
         assert (got - want).abs().max() <= 2e-5 * want.std()
 
 
 @able
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+def test_a_block_in_one_call_has_the_bits_of_its_parts(name, kind, monkeypatch):
+    _, core = build(**copy.deepcopy(CASES[name]))
+    core.to(torch.bfloat16)
+    if kind != "bf16":
+        quantise.quantise(core, kind)
+    row_layers.use_rows(core)
+    calls, run = [], row_layers.step_block
+    monkeypatch.setattr(row_layers, "step_block", lambda *a: (calls.append(len(a[2])), run(*a))[1])
+    cases = ((1, 0), (3, 0), (3, 4))
+    whole = [decode(core, rows, left) for rows, left in cases]
+    assert calls == ([] if name == "normed heads" else [1] * 6 if kind == "bf16" else [1] * 6 + [3] * 12)
+    monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)
+    for got, (rows, left) in zip(whole, cases, strict=True):
+        assert torch.equal(got, decode(core, rows, left))
+
+
+@able
+def test_a_block_sees_that_its_weights_are_others():
+    _, core = build()
+    row_layers.use_rows(core)
+    before = decode(core, 1)
+    with torch.no_grad():
+        core.decoder.layers[1].ffn.up.weight.mul_(2)  # in place
+    second = decode(core, 1)
+    core.decoder.layers[0].attn.q.weight.data = core.decoder.layers[0].attn.q.weight.data * 2  # elsewhere
+    third = decode(core, 1)
+    core.decoder.layers[0].attn.v = torch.nn.Linear(64, 64)  # another layer
+    fourth = decode(core, 1)
+    quantise.quantise(core, "int8")
+    assert len({x.sum().item() for x in (before, second, third, fourth, decode(core, 1))}) == 5
+    core.to(torch.bfloat16)
+    assert decode(core, 1).dtype == torch.bfloat16
+    for fresh in (copy.deepcopy(core), core):
+        for module in fresh.modules():
+            module.__dict__.pop("prepared", None)
+        assert torch.equal(decode(fresh, 1), decode(core, 1))
+
+
+@able
 def test_the_kernels_are_what_runs(monkeypatch):
     plain, twin = build()
     row_layers.use_rows(twin)
+    monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)  # else a block is one call
     calls = []
 
     def count(name, run):
@@ -172,12 +214,17 @@ def test_rows_in_pages_are_read_in_one_pass(window):
 def test_an_engine_of_many_rows_reads_its_pages_so(monkeypatch):
     core, twin = build()
     row_layers.use_rows(twin)
-    calls, real = [], row_ops.attend_pages
+    calls, real, whole, run = [], row_ops.attend_pages, [], row_layers.step_block
     monkeypatch.setattr(row_ops, "attend_pages", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
+    monkeypatch.setattr(row_layers, "step_block", lambda *a: (whole.append(len(a[2])), run(*a))[1])
     texts = []
-    for one in (core.double(), twin):
+    for one, by_parts in ((core.double(), False), (twin, False), (twin, True)):
+        if by_parts:
+            assert 5 in whole
+            assert not calls
+            monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)
         engine = Engine(one, Settings(tokens=256, page_size=4))
         handles = [engine.submit([3, 1, 4, n], DecodeOptions(8)) for n in range(5)]
         texts.append([handle.result().tokens for handle in handles])
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
     assert calls

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from qkv.adapt import native, row_ops, row_products
+from qkv.adapt import native, row_block, row_ops, row_products
 from qkv.adapt.row_products import KINDS, Matrix, draw_matrix, multiply, multiply_together, open_matrix, unpack
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -103,15 +103,18 @@ def test_without_a_compiler_there_is_none(fresh):
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
      ("row_ops.c", "s < length; s++) sum += score[s]", "s < length - 1; s++) sum += score[s]"),
      ("row_ops.c", "(h + c) * job->bias_head + s", "(h + c) * job->bias_head"),
+     ("row_block.c", "  norm_rows(&b->after, first, end);\n", ""),
+     ("row_block.c", "memcpy((uint8_t *)b->keys + (b->k_to[r]", "memcpy((uint8_t *)b->keys + (b->k_to[0]"),
+     ("row_block.c", "add_columns(b, b->after.x, b->jobs[6].out", "add_columns(b, b->x, b->jobs[6].out"),
      ("vectors.h", "0.693359375f", "0.693f")],
 )
 def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
-    for path in (native.HEADER, *native.SOURCES):
+    for path in (*native.INCLUDED, native.SOURCE):
         text = path.read_text(encoding="utf-8")
         assert path.name != file or text.count(right) == 1
         (tmp_path / path.name).write_text(text.replace(right, wrong) if path.name == file else text, encoding="utf-8")
-    fresh.setattr(native, "HEADER", tmp_path / native.HEADER.name)
-    fresh.setattr(native, "SOURCES", tuple(tmp_path / path.name for path in native.SOURCES))
+    fresh.setattr(native, "INCLUDED", tuple(tmp_path / path.name for path in native.INCLUDED))
+    fresh.setattr(native, "SOURCE", tmp_path / native.SOURCE.name)
     fresh.setattr(native, "ALWAYS", tuple("-O0" if flag == "-O3" else flag for flag in native.ALWAYS))
     fresh.setitem(native.FLAGS, native.choose_isa(), native.FLAGS["portable"])  # the quickest to compile
     found = native.find_library()
@@ -126,8 +129,8 @@ def test_narrower_instructions_say_the_same(fresh, isa):
     if isa != "portable" and not used.startswith("AVX512" if isa == "avx512" else "AVX"):
         pytest.skip(f"this CPU has no {isa}")
     found = native.open_library(*native.compile_sources(isa))
-    row_products.check_library(found)
-    row_ops.check_library(found)
+    for module in (row_products, row_ops, row_block):
+        module.check_library(found)
     again = native.compile_sources(isa)[0]
     assert [p.name for p in again.parent.iterdir()] == [again.name]
     assert set(native.AVX2) <= set(native.FLAGS["avx512"])
@@ -135,8 +138,8 @@ def test_narrower_instructions_say_the_same(fresh, isa):
 
 @able
 def test_a_broken_source_says_what_the_compiler_says(fresh, tmp_path):
-    fresh.setattr(native, "SOURCES", (tmp_path / "wrong.c",))
-    native.SOURCES[0].write_text("int qkv_run(", encoding="utf-8")
+    fresh.setattr(native, "SOURCE", tmp_path / "wrong.c")
+    native.SOURCE.write_text("int qkv_run(", encoding="utf-8")
     with pytest.raises(QkvError) as e:
         native.compile_sources("portable")
     assert "error" in str(e.value.message.fields["said"])

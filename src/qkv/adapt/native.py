@@ -25,8 +25,8 @@ from qkv.files import replace_file
 from qkv.messages import Message
 from qkv.paths import cache_dir
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("row_products.c", "row_ops.c"))
-HEADER = Path(__file__).with_name("vectors.h")
+SOURCE = Path(__file__).with_name("row_block.c")  # it includes the others
+INCLUDED = tuple(SOURCE.with_name(name) for name in ("vectors.h", "row_products.c", "row_ops.c"))
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16"), "avx512": AVX512, "avx2": AVX2, "portable": ()}
@@ -46,6 +46,7 @@ class Library:
     compiler: str
     fork: int | None
     number: int | None
+    meet: int | None
 
     def __str__(self) -> str:
         return f"{self.isa} ({self.compiler})"
@@ -58,7 +59,7 @@ class Library:
 @cache
 def find_library() -> Library | Message:
     """The kernels of this machine, or why there are none."""
-    from qkv.adapt import row_ops, row_products  # they check what is compiled here
+    from qkv.adapt import row_block, row_ops, row_products  # they check what is compiled here
 
     if os.environ.get("QKV_NATIVE", "1").lower() in ("0", "false", "no", "off"):
         return Message("switched off by QKV_NATIVE")
@@ -66,6 +67,7 @@ def find_library() -> Library | Message:
         found = open_library(*compile_sources(choose_isa()))
         row_products.check_library(found)
         row_ops.check_library(found)
+        row_block.check_library(found)
     except (QkvError, OSError, subprocess.SubprocessError, AttributeError) as e:
         return e.message if isinstance(e, QkvError) else Message("{e}", e=e)
     return found
@@ -113,15 +115,15 @@ def compile_sources(isa: str) -> tuple[Path, str, str]:
     command = find_compiler()
     if command is None:
         raise QkvError("no C compiler (cc, clang, gcc or the package ziglang)")
-    flags = (*ALWAYS, *FLAGS[isa], f"-I{HEADER.parent}")
-    texts = [path.read_bytes() for path in (HEADER, *SOURCES)]
+    flags = (*ALWAYS, *FLAGS[isa], f"-I{SOURCE.parent}")
+    texts = [path.read_bytes() for path in (*INCLUDED, SOURCE)]
     made_of = [*texts, *(part.encode() for part in (*command, *flags[:-1], sys.platform))]
     path = cache_dir() / "native" / f"rows-{isa}-{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}.so"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as aside:
             try:
-                subprocess.run([*command, *flags, *map(str, SOURCES), "-o", str(aside)], capture_output=True, text=True,
+                subprocess.run([*command, *flags, str(SOURCE), "-o", str(aside)], capture_output=True, text=True,
                                timeout=SECONDS, check=True)
             except (OSError, subprocess.SubprocessError) as e:
                 said = (getattr(e, "stderr", None) or str(e)).strip().splitlines()[0]
@@ -136,10 +138,12 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     opened.qkv_run.argtypes = (address, whole, address, address, whole)
     for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate"):
         getattr(opened, name).argtypes = (address, address, address, whole)
+    opened.qkv_block.argtypes = (address, address, address, address, whole)
+    opened.qkv_block_room.argtypes, opened.qkv_block_room.restype = (address,), whole
     try:  # a runtime of its own would fight with PyTorch's over the cores
         loaded = ctypes.CDLL(None)
-        fork, number = (ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
-                        for name in ("GOMP_parallel", "omp_get_thread_num"))
+        fork, number, meet = (ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
+                              for name in ("GOMP_parallel", "omp_get_thread_num", "GOMP_barrier"))
     except (AttributeError, OSError, TypeError):
-        fork = number = None
-    return Library(opened, isa, compiler, fork, number)
+        fork = number = meet = None
+    return Library(opened, isa, compiler, fork, number, meet)

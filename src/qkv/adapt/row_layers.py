@@ -4,18 +4,24 @@
 A pass that somebody listens to, that learns, or in fp32 over more than one token a row runs as the core has it.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from qkv import spec
 from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
 from qkv.adapt.quantise import FEW, Quantised
+from qkv.adapt.row_block import Prepared, find_keys, note_stored, step_block
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.ffn import Ffn
+from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step, pass_through
@@ -47,6 +53,47 @@ class RowFfn(Ffn):
         else:
             both = [layer(x) for layer in layers]  # B T F
         return self.down(row_ops.gate(found, both[0], both[1] if s.gated else None, s.activation))  # B T D
+
+
+class RowBlock(Block):
+    """One token of each row through the whole block in one call, where all its parts have kernels."""
+
+    prepared: Prepared | None = None
+
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        found = find_kernels(x, step, 0.0) if x.shape[1] == 1 and step.drop is no_dropout else None
+        prepared, s = self.prepare(found, x) if found else None, self.attn.spec
+        if found and prepared and isinstance(s, spec.Attention):
+            keys = find_keys(step.cache, self.attn.layer, len(x), s.mask.window, step.mask[s.mask].bias)
+            if keys and keys.k.dtype == x.dtype:
+                out = step_block(found, prepared, x, keys, step.angles[s.rotary] if s.rotary else None)
+                note_stored(step.cache, self.attn.layer)
+                return out
+        return super().forward(x, step)
+
+    def prepare(self, found: Library, x: Tensor) -> Prepared | None:
+        """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
+        if self.prepared is not None and self.prepared.holds(len(x), x.dtype):
+            return self.prepared
+        attn, ffn, one, two = self.attn, self.ffn, self.attn_in, self.ffn_in
+        assert isinstance(attn, Attention)
+        assert isinstance(one, Norm)
+        assert isinstance(two, Norm)
+        names = [(attn, name) for name in ("q", "k", "v", "out")]
+        names += [(ffn, name) for name in (("gate", "up", "down") if ffn.spec.gated else ("up", "down"))]
+        layers = [getattr(part, name) for part, name in names]
+        matrices = list_matrices(x, layers)
+        if matrices is None or one.weight.dtype != x.dtype:
+            return None
+        places = [(part._modules, name) for part, name in names]
+        places += [(table, name) for part in (*layers, one, two) for table in (part._parameters, part._buffers)
+                   for name, t in table.items() if t is not None]
+        weights = (one.weight, two.weight)
+        self.prepared = Prepared(found, (attn.spec, ffn.spec, one.spec), weights, matrices, places, rows=len(x))
+        return self.prepared
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "prepared": None}  # a copied block has weights of its own
 
 
 class RowAttention(Attention):
@@ -90,7 +137,7 @@ def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
     return native.library() if plain else None
 
 
-def list_matrices(x: Tensor, layers: tuple[nn.Module, ...]) -> list[Matrix] | None:
+def list_matrices(x: Tensor, layers: Sequence[nn.Module]) -> list[Matrix] | None:
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
     rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
     for layer in layers:
@@ -123,10 +170,20 @@ def fits(module: nn.Module) -> bool:
         turned = s.rotary is None or s.rotary.axes == 1
         return (s.mask.kind != "memory" and turned and s.head_dim % row_ops.STEP == 0
                 and not (s.qk_norm and s.qk_normed == "together"))
+    if type(module) is Block:
+        return fits_whole(module.spec) and all(map(fits, (module.attn, module.ffn, module.attn_in)))
     return False
 
 
-ROWS: dict[type[nn.Module], type[nn.Module]] = {Norm: RowNorm, Ffn: RowFfn, Attention: RowAttention}
+def fits_whole(s: spec.Block) -> bool:
+    """Whether a block is what row_block.c computes: norms before, no cross-attention, one thing after the other."""
+    plain = s.norm_in and not (s.norm_out or s.norm_sum or s.cross or s.moe) and s.residual == "serial"
+    return bool(plain) and s.norms == "each" and not (isinstance(s.attn, spec.Attention) and s.attn.qk_norm)
+
+
+ROWS: dict[type[nn.Module], type[nn.Module]] = {
+    Norm: RowNorm, Ffn: RowFfn, Attention: RowAttention, Block: RowBlock,
+}
 
 
 def use_rows(core: nn.Module) -> int:

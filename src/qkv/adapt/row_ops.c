@@ -90,19 +90,22 @@ typedef struct {
   int32_t kind, low;
 } Gate;
 
+static void gate_columns(const Gate *job, int64_t r, int64_t from, int64_t to) {
+  for (int64_t i = from; i < to; i += LANES) {
+    vec x = read(job->gate, r * job->step + i, job->low), y;
+    if (job->kind == RELU) y = choose(x > 0.0f, x, x * 0.0f);
+    else {
+      vec by = job->kind == SILU ? x : (x + x * x * x * 0.044715f) * 1.5957691f; /* 2 sqrt(2 / pi) */
+      y = x / (exponential(-by) + 1.0f);
+    }
+    if (job->up) y *= read(job->up, r * job->step + i, job->low);
+    write(job->out, r * job->n + i, job->low, y);
+  }
+}
+
 static void gate_rows(const void *given, int64_t from, int64_t to) {
   const Gate *job = given;
-  for (int64_t r = from; r < to; r++)
-    for (int64_t i = 0; i < job->n; i += LANES) {
-      vec x = read(job->gate, r * job->step + i, job->low), y;
-      if (job->kind == RELU) y = choose(x > 0.0f, x, x * 0.0f);
-      else {
-        vec by = job->kind == SILU ? x : (x + x * x * x * 0.044715f) * 1.5957691f; /* 2 sqrt(2 / pi) */
-        y = x / (exponential(-by) + 1.0f);
-      }
-      if (job->up) y *= read(job->up, r * job->step + i, job->low);
-      write(job->out, r * job->n + i, job->low, y);
-    }
+  for (int64_t r = from; r < to; r++) gate_columns(job, r, 0, job->n);
 }
 
 void qkv_gate(const Gate *job, Fork fork, Ask number, int64_t threads) {
@@ -244,20 +247,24 @@ static void attend_heads(const Attend *job, int64_t r, int64_t h, int64_t wide, 
                        case 2: HEADS_OF(2, 0) break; default: HEADS_OF(1, 0) }
 }
 
-static void attend_part(void *given) {
-  Seats *team = given;
-  const Attend *job = team->job;
+/* What thread `number` of `threads` attends to; 0 where it was done. */
+static int attend_share(const Attend *job, int64_t number, int64_t threads) {
   int64_t most = 0, each = job->heads / job->groups, share = each < HEADS ? each : HEADS;
   int64_t parts = (each + share - 1) / share, all = job->rows * job->groups * parts;
   for (int64_t r = 0; r < job->rows; r++) most = job->lengths[r] > most ? job->lengths[r] : most;
   float *room = malloc((size_t)(most * HEADS) * sizeof(float));
-  if (!room) { team->failed = 1; return; }
-  int64_t number = team->number ? team->number() : 0;
-  for (int64_t t = all * number / team->threads; t < all * (number + 1) / team->threads; t++) {
+  if (!room) return 1;
+  for (int64_t t = all * number / threads; t < all * (number + 1) / threads; t++) {
     int64_t r = t / (job->groups * parts), g = t / parts % job->groups, from = t % parts * share;
     attend_heads(job, r, g * each + from, each - from < share ? each - from : share, room);
   }
   free(room);
+  return 0;
+}
+
+static void attend_part(void *given) {
+  Seats *team = given;
+  if (attend_share(team->job, team->number ? team->number() : 0, team->threads)) team->failed = 1;
 }
 
 int qkv_attend(const Attend *job, Fork fork, Ask number, int64_t threads) {

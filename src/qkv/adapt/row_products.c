@@ -200,7 +200,35 @@ typedef void (*Way)(const Job *, int64_t, int64_t, int64_t);
 static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narrow_INT8}, {wide_Q8_0, narrow_Q8_0},
                               {wide_Q4_0, narrow_Q4_0}, {wide_Q4_1, narrow_Q4_1}}; /* by kind, and whether x is bf16 */
 
+#if defined(__AVX512BF16__)
+/* One row of x in bf16: two sums, since one would wait for itself; no other way adds up these weights. */
+static void multiply_row(const Job *job, int64_t from, int64_t to) {
+  int64_t blocks = job->k / 32, size = 2 * job->k, ahead = (1 + 8192 / size) * size;
+  for (int64_t i = from; i < to; i++) {
+    const uint16_t *w = (const uint16_t *)(job->weight + i * size), *x = job->x;
+    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int64_t b = 0; b < blocks; b++) {
+      __builtin_prefetch((const uint8_t *)(w + 32 * b) + ahead);
+      __m512bh one = (__m512bh)_mm512_loadu_si512(w + 32 * b), two = (__m512bh)_mm512_loadu_si512(x + 32 * b);
+      sum[0] = _mm512_dpbf16_ps(sum[0], one, two);
+      if (++b == blocks) break;
+      __builtin_prefetch((const uint8_t *)(w + 32 * b) + ahead);
+      one = (__m512bh)_mm512_loadu_si512(w + 32 * b), two = (__m512bh)_mm512_loadu_si512(x + 32 * b);
+      sum[1] = _mm512_dpbf16_ps(sum[1], one, two);
+    }
+    float y = add_up((vec)_mm512_add_ps(sum[0], sum[1])) + (job->bias ? read_one(job->bias, i, 1) : 0.0f);
+    write_one(job->out, i, 1, y);
+  }
+}
+#endif
+
 static void multiply_part(const Job *job, int64_t from, int64_t to) {
+#if defined(__AVX512BF16__)
+  if (job->kind == BF16 && job->narrow && job->rows == 1) {
+    multiply_row(job, from, to);
+    return;
+  }
+#endif
   for (int64_t i = from; i < to; i += 4)
     for (int64_t m = 0; m < job->rows; m += MOST) /* the weights of these rows stay in the cache */
       WAYS[job->kind][job->narrow](job, i, m, to - i);
@@ -220,13 +248,18 @@ static void unpack_part(const Job *job, int64_t from, int64_t to) {
     }
 }
 
-static void work(void *given) {
-  const Team *team = given;
-  for (const Job *job = team->jobs; job < team->jobs + team->count; job++) {
-    int64_t n = job->n, each = (n / 4 + team->threads) / team->threads * 4;
-    int64_t from = (team->number ? team->number() : 0) * each, to = from + each < n ? from + each : n;
+/* What thread `number` of `threads` does of some jobs. */
+static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
+  for (const Job *job = jobs; job < jobs + count; job++) {
+    int64_t n = job->n, each = (n / 4 + threads) / threads * 4;
+    int64_t from = number * each, to = from + each < n ? from + each : n;
     if (from < to) (job->rows ? multiply_part : unpack_part)(job, from, to);
   }
+}
+
+static void work(void *given) {
+  const Team *team = given;
+  multiply_share(team->jobs, team->count, team->number ? team->number() : 0, team->threads);
 }
 
 /* x for multiply_tile: of each group of rows the first block of all, then the second of all; in fp32, or in pairs. */

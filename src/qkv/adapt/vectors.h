@@ -2,6 +2,7 @@
    them, the exponential, and how work is shared out. Vectors are the compiler's own; intrinsics stand where it does not
    find the instruction. */
 
+#pragma once
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qkv.adapt import native, row_ops
 from qkv.adapt.native import is_plain
+from qkv.adapt.row_block import Keys
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache, Pair
@@ -178,7 +179,8 @@ class Paged(Cache):
         self.length = most - texts[0].tokens if alone else most - 1 if together else -(-most // 64) * 64 - 1
         places = [(text.table.pages, at) for text in texts for at in range(text.end - text.tokens, text.end)]
         slots = [pages[at // size] * size + at % size for pages, at in places]
-        self.slots = torch.tensor(slots, device=self.pages.device)
+        self.written, self.slots = slots, torch.tensor(slots, device=self.pages.device)
+        self.read: dict[int | None, tuple[list[int | Tensor], list[int]]] = {}  # by window
         self.all = self.join_slots() if together else None
         self.places = [self.locate(text) for text in texts] if self.all is None else []
         return self
@@ -281,6 +283,29 @@ class Paged(Cache):
             row += text.tokens
         return torch.cat(found)
 
+    def find_read(self, count: int, window: int | None) -> tuple[list[int | Tensor], list[int]]:
+        """Of the first rows, the slots that each reads within a window: the first, or all; and how many."""
+        if window not in self.read:
+            ends = self.ends[:count]
+            begins = [max(0, end - window) if window else 0 for end in ends]
+            self.read[window] = (
+                [place + begin if isinstance(place, int) else place[begin:]
+                 for place, begin in zip(self.places, begins, strict=False)],
+                [end - begin for end, begin in zip(ends, begins, strict=True)])
+        return self.read[window]
+
+    def place_rows(self, layer: int, window: int | None) -> Keys | None:
+        """Where single tokens of all texts read and write; None where rows are read together, or are more."""
+        if self.all is not None or len(self.ends) != len(self.texts) or layer not in self.pages.storage:
+            return None
+        (k, v), (places, lengths) = self.pages.storage[layer], self.find_read(len(self.ends), window)
+        first = [place if isinstance(place, int) else 0 for place in places]
+        slots = [0 if isinstance(place, int) else place.data_ptr() for place in places]
+        one, other = k.stride(0), v.stride(0)
+        return Keys(
+            k, v, [at * one for at in first], [at * other for at in first], lengths, [at * one for at in self.written],
+            [at * other for at in self.written], (one, other, k.stride(1), v.stride(1)), slots)
+
     def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
         """The texts of one token, which come first, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
         rule, count = at.spec.mask, sum(text.tokens == 1 for text in self.texts)
@@ -291,10 +316,6 @@ class Paged(Cache):
         found = native.library() if known and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
         if found is None:
             return None
-        ends = self.ends[:count]
-        begins = [max(0, end - rule.window) if rule.window else 0 for end in ends]
-        places = [place + begin if isinstance(place, int) else place[begin:]
-                  for place, begin in zip(self.places, begins, strict=False)]
-        lengths = [end - begin for end, begin in zip(ends, begins, strict=True)]
+        places, lengths = self.find_read(count, rule.window)
         z = row_ops.attend_pages(found, q[:count], k, v, places, lengths, scale=at.scale, cap=at.spec.cap or 0.0)
         return z.view(count, *q.shape[1:3], -1)

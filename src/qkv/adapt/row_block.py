@@ -1,0 +1,189 @@
+"""A decoding step of a whole block in one call of row_block.c, so that the host starts one kernel instead of twelve.
+
+Only single tokens of rows whose keys lie in buffers or in pages; everything else runs part by part (row_layers.py).
+Letters: B rows, D width, H heads, G key/value groups, S keys, K head dim, W value head dim.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.adapt import row_ops
+from qkv.adapt.native import Library
+from qkv.adapt.row_products import KINDS, Job, Matrix, address, draw_matrix, multiply, multiply_together
+from qkv.core.cache import Cache, Static
+from qkv.errors import QkvError
+from qkv.spec import Attention, Ffn, Mask, Norm, Rotary
+
+
+class BlockJob(ctypes.Structure):
+    """The struct Block of row_block.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "out", "room", "keys", "values", "k_to", "v_to")),
+        ("before", row_ops.Norm), ("after", row_ops.Norm), ("jobs", Job * 7), ("turn", row_ops.Turn),
+        ("attend", row_ops.Attend), ("gate", row_ops.Gate),
+        *((name, ctypes.c_int64) for name in ("rows", "width", "room_of_x")), ("low", ctypes.c_int32),
+    )
+
+
+class Keys(NamedTuple):
+    """Where the keys and values of each row lie, in numbers from the beginning of `k` and `v`.
+
+    Row r reads `lengths[r]` positions from k_starts[r] on, or those whose numbers lie at the address slots[r] (0:
+    none listed), and stores its new one at k_to[r]. `steps` are those from one position to the next, of k and v, and
+    from one group to the next. `bias` [B or 1, H or 1, 1, S] is added to the scores.
+    """
+
+    k: Tensor
+    v: Tensor
+    k_starts: Sequence[int]
+    v_starts: Sequence[int]
+    lengths: Sequence[int]
+    k_to: Sequence[int]
+    v_to: Sequence[int]
+    steps: tuple[int, int, int, int]
+    slots: Sequence[int] = ()
+    bias: Tensor | None = None
+
+    def enter(self, job: BlockJob, rows: int) -> tuple[Any, ...]:
+        """Write it into a job; what must stay alive while that runs."""
+        at, each = job.attend, ctypes.c_int64 * rows
+        job.keys, job.values = self.k.data_ptr(), self.v.data_ptr()
+        at.k_step, at.v_step, at.k_group, at.v_group = self.steps
+        lists = [each(*one) for one in (self.k_starts, self.v_starts, self.lengths, self.k_to, self.v_to)]
+        at.k_starts, at.v_starts, at.lengths, job.k_to, job.v_to = map(ctypes.addressof, lists)
+        if any(self.slots):
+            lists.append(each(*self.slots))
+            at.slots = ctypes.addressof(lists[-1])
+        if self.bias is None:
+            return tuple(lists)
+        bias = self.bias.float().expand(rows, at.heads, 1, self.lengths[0])
+        bias = bias if bias.stride(3) == 1 else bias.contiguous()
+        at.bias, at.bias_row, at.bias_head = bias.data_ptr(), bias.stride(0), bias.stride(1)
+        return *lists, bias
+
+
+class Prepared:
+    """What stays the same from step to step: a block's weights and sizes, for so many rows."""
+
+    def __init__(
+        self, found: Library, parts: tuple[Attention, Ffn, Norm], norms: Sequence[Tensor], matrices: Sequence[Matrix],
+        places: Sequence[tuple[Mapping[str, Any], str]], *, rows: int,
+    ) -> None:
+        attn, ffn, norm = parts
+        self.places = [(table, name, table[name]) for table, name in places]  # where modules and weights hang
+        tensors = [found for _, _, found in self.places if isinstance(found, Tensor)]
+        self.addresses = [(t, t.data_ptr()) for t in tensors]
+        self.dtype, self.rows, self.work = norms[0].dtype, rows, sum(m.weight.numel() for m in matrices)
+        self.job = job = BlockJob(rows=rows, width=len(norms[0]), low=norms[0].dtype == torch.bfloat16)
+        for place, weight in zip((job.before, job.after), norms, strict=True):
+            place.weight, place.eps, place.offset = weight.data_ptr(), norm.eps, norm.offset
+        numbers = (0, 1, 2, 3, 4, 5, 6) if ffn.gated else (0, 1, 2, 3, 4, 6)
+        for n, m in zip(numbers, matrices, strict=True):
+            one = job.jobs[n]
+            one.weight, one.scale, one.bias = m.weight.data_ptr(), address(m.scale), address(m.bias)
+            one.n, one.kind = len(m.weight), KINDS[m.kind]
+        at = job.attend
+        at.heads, at.groups, at.size = attn.heads, attn.groups, attn.head_dim
+        at.value_size, at.cap = attn.head_dim, attn.cap or 0.0
+        at.scale = attn.head_dim**-0.5 if attn.scale is None else attn.scale
+        job.turn.neighbours = attn.rotary is not None and attn.rotary.pairs != "half"
+        job.gate.kind = row_ops.ACTIVATIONS[ffn.activation]
+        self.room = found.opened.qkv_block_room(ctypes.addressof(job))
+
+    def holds(self, rows: int, dtype: torch.dtype) -> bool:
+        """Whether the same weights hang at the same places and lie where they lay."""
+        if rows != self.rows or dtype != self.dtype:
+            return False
+        for table, name, found in self.places:
+            if table.get(name) is not found:
+                return False
+        return all([t.data_ptr() == at for t, at in self.addresses])  # noqa: C419  a list is quicker
+
+
+def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Tensor | None) -> Keys | None:
+    """Where one more token of each row is stored, and what it reads; None where the cache cannot say it."""
+    if place_rows := getattr(cache, "place_rows", None):
+        # of pages a row reads what its window leaves; what differs by head is not said here
+        return place_rows(layer, window) if bias is None or bias.shape[1] == 1 else None
+    pair = cache.buffers[layer] if isinstance(cache, Static) else None
+    start = cache.filled[layer] if isinstance(cache, Static) else 0
+    if pair is None or start >= pair[0].shape[2]:
+        return None
+    k, v = pair
+    (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = k.stride(), v.stride()
+    return Keys(
+        k, v, range(0, rows * k_row, k_row), range(0, rows * v_row, v_row), [start + 1] * rows,
+        range(start * k_step, start * k_step + rows * k_row, k_row),
+        range(start * v_step, start * v_step + rows * v_row, v_row), (k_step, v_step, k_group, v_group), bias=bias)
+
+
+def step_block(
+    found: Library, prepared: Prepared, x: Tensor, keys: Keys, turn: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """The block's output [B, 1, D] for one more token of each row, x [B, 1, D], whose key and value are stored.
+
+    `turn` is the cosine and sine [B or 1, 1, 1, P/2] in fp32.
+    """
+    job = BlockJob.from_buffer_copy(prepared.job)
+    x, out, room = x.contiguous(), torch.empty_like(x), torch.empty(prepared.room, dtype=torch.uint8)
+    job.x, job.out, job.room = x.data_ptr(), out.data_ptr(), room.data_ptr()
+    kept = keys.enter(job, prepared.rows)
+    if turn is not None:
+        cos, sin = (t.contiguous() for t in turn)
+        job.turn.cos, job.turn.sin = cos.data_ptr(), sin.data_ptr()
+        job.turn.half, job.turn.angles = cos.shape[-1], cos.numel() // cos.shape[-1]
+        kept += cos, sin
+    fork, number, threads = found.share_out(prepared.work)
+    if found.opened.qkv_block(ctypes.addressof(job), fork, number, found.meet, threads):
+        raise MemoryError
+    del kept
+    return out
+
+
+def note_stored(cache: Cache, layer: int) -> None:
+    """One more position of each row lies in the buffers of a Static cache."""
+    if isinstance(cache, Static):
+        cache.filled[layer], cache.parents = cache.filled[layer] + 1, None
+        cache.length = cache.filled[0]
+
+
+def check_library(found: Library) -> None:
+    """QkvError where a block says something else than its parts, on small random numbers; each part was checked."""
+    draw, (heads, groups, size, width, rows, past) = torch.Generator().manual_seed(0), (3, 1, 16, 32, 3, 5)
+
+    def draw_some(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to(torch.bfloat16)
+
+    attn = Attention(heads, groups, size, Mask("causal"), rotary=Rotary(size))
+    ffn, norm = Ffn(64, "silu", gated=True), Norm("rms", 1e-5)
+    wide = heads * size
+    shapes = [(wide, width), (size, width), (size, width), (width, wide), (64, width), (64, width), (width, 64)]
+    drawn = [draw_matrix("int8", *shape, draw) for shape in shapes]
+    matrices = [Matrix("int8", weight, scale) for weight, scale in drawn]
+    for m in matrices:
+        m.scale.mul_(0.01)  # type: ignore[union-attr]
+    weights, x = (draw_some(width), draw_some(width)), draw_some(rows, 1, width)
+    k, v = (draw_some(rows, groups, past + 1, size) for _ in range(2))
+    angles = torch.rand(1, 1, 1, size // 2, generator=draw) * 6
+    turn = angles.cos(), angles.sin()
+    normed = row_ops.norm(found, x, weights[0], norm.eps)
+    qkv = multiply_together(found, normed, matrices[:3])
+    row_ops.rotate(found, qkv[0], heads + groups, size, turn, neighbours=False)
+    q, *new = (part.view(rows, 1, -1, size).transpose(1, 2) for part in qkv)
+    one, two = (torch.cat((old[:, :, :past], more), 2) for old, more in zip((k, v), new, strict=True))
+    mixed = row_ops.attend(found, q, one, two, scale=size**-0.5)
+    y = x + multiply(found, mixed[:, None], matrices[3])
+    gate, up = multiply_together(found, row_ops.norm(found, y, weights[1], norm.eps), matrices[4:6])
+    want = y + multiply(found, row_ops.gate(found, gate, up, "silu"), matrices[6])
+    cache = Static(1)
+    cache.buffers[0], cache.filled[0] = (k, v), past
+    keys = find_keys(cache, 0, rows, None, None)
+    assert keys is not None
+    got = step_block(found, Prepared(found, (attn, ffn, norm), weights, matrices, (), rows=rows), x, keys, turn)
+    if not (torch.equal(got, want) and torch.equal(k, one) and torch.equal(v, two)):
+        raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="block", isa=found.isa)
