@@ -103,9 +103,11 @@ def test_without_a_compiler_there_is_none(fresh):
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
      ("row_ops.c", "s < length; s++) sum += score[s]", "s < length - 1; s++) sum += score[s]"),
      ("row_ops.c", "(h + c) * job->bias_head + s", "(h + c) * job->bias_head"),
-     ("row_block.c", "  norm_rows(&b->after, first, end);\n", ""),
+     ("row_block.c", "  norm_rows(b->norms + 1, first, end);\n", ""),
+     ("row_block.c", "    norm_rows(b->norms + 2, first, end);\n", ""),
+     ("row_block.c", "if (norm.weight) norm_rows", "if (norm.weight && !n) norm_rows"),
      ("row_block.c", "memcpy((uint8_t *)b->keys + (b->k_to[r]", "memcpy((uint8_t *)b->keys + (b->k_to[0]"),
-     ("row_block.c", "add_columns(b, b->after.x, b->jobs[6].out", "add_columns(b, b->x, b->jobs[6].out"),
+     ("row_block.c", "add_columns(b, b->norms[1].x, b->jobs[6].out", "add_columns(b, b->x, b->jobs[6].out"),
      ("vectors.h", "0.693359375f", "0.693f")],
 )
 def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):

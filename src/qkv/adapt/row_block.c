@@ -12,7 +12,8 @@ typedef struct {
   void *out, *room;     /* room: `qkv_block_room` bytes for what stands between */
   void *keys, *values;  /* where new ones are stored: row r from number k_to[r] on, groups as far apart as `attend` says */
   const int64_t *k_to, *v_to;
-  Norm before, after;   /* their weights: before attention, and before the feed-forward network */
+  Norm norms[4];        /* weights: before attention and before the network; after them, or none */
+  Norm heads[2];        /* of each head of a query and of a key, or none */
   Job jobs[7];          /* weights: of q k v out, up or gate, up where there is a gate, down */
   Turn turn;            /* angles of queries and keys; no cos: none */
   Attend attend;
@@ -46,8 +47,11 @@ static uint8_t *join_parts(Block *b) {
   uint8_t *mixed = take(&room, rows * b->jobs[3].k * of), *more = take(&room, rows * b->width * of);
   uint8_t *sum = take(&room, rows * b->width * of), *two = take(&room, rows * both * of);
   uint8_t *act = take(&room, rows * ffn * of);
-  b->before.x = b->x, b->before.out = normed, b->after.x = sum, b->after.out = normed;
-  b->before.rows = b->after.rows = rows, b->before.n = b->after.n = b->width, b->before.low = b->after.low = b->low;
+  for (int n = 0; n < 4; n++) {
+    Norm *norm = b->norms + n;
+    norm->x = n == 0 ? b->x : n == 1 ? sum : more, norm->out = n < 2 ? normed : more;
+    norm->rows = rows, norm->n = b->width, norm->low = b->low;
+  }
   for (int n = 0; n < 7; n++) b->jobs[n].x = n == 3 ? mixed : n == 6 ? act : normed;
   b->jobs[0].out = three, b->jobs[1].out = three + b->jobs[0].n * of;
   b->jobs[2].out = three + (b->jobs[0].n + b->jobs[1].n) * of;
@@ -96,17 +100,27 @@ static void store_row(const Block *b, int64_t r) {
   }
 }
 
+static void norm_heads(const Block *b, int64_t r) {
+  for (int n = 0; n < 2; n++) {
+    Norm norm = b->heads[n];
+    norm.x = norm.out = (uint8_t *)b->jobs[n].out + r * b->jobs[n].step * (b->low ? 2 : 4);
+    norm.rows = n ? b->attend.groups : b->attend.heads, norm.n = b->attend.size, norm.low = b->low;
+    if (norm.weight) norm_rows(&norm, 0, norm.rows);
+  }
+}
+
 static void run_block(void *given) {
   Crew *crew = given;
   Block *b = crew->block;
   int64_t t = crew->number ? crew->number() : 0, of = crew->threads, first = b->rows * t / of, end = b->rows * (t + 1) / of;
 #define MEET if (crew->meet) crew->meet()
-  norm_rows(&b->before, first, end);
+  norm_rows(b->norms, first, end);
   MEET;
   if (t == 0) lay_out_each(b->jobs, 3, b->room, b->room_of_x);
   MEET;
   multiply_share(b->jobs, 3, t, of);
   MEET;
+  for (int64_t r = first; r < end; r++) norm_heads(b, r);
   if (b->turn.cos) rotate_rows(&b->turn, first, end);
   for (int64_t r = first; r < end; r++) store_row(b, r);
   MEET;
@@ -116,9 +130,13 @@ static void run_block(void *given) {
   MEET;
   multiply_share(b->jobs + 3, 1, t, of);
   MEET;
-  add_columns(b, b->x, b->jobs[3].out, (void *)b->after.x, t, of);
+  if (b->norms[2].weight) {
+    norm_rows(b->norms + 2, first, end);
+    MEET;
+  }
+  add_columns(b, b->x, b->jobs[3].out, (void *)b->norms[1].x, t, of);
   MEET;
-  norm_rows(&b->after, first, end);
+  norm_rows(b->norms + 1, first, end);
   MEET;
   int64_t two = b->gate.up ? 2 : 1;
   if (t == 0) lay_out_each(b->jobs + 4, two, b->room, b->room_of_x);
@@ -133,7 +151,11 @@ static void run_block(void *given) {
   MEET;
   multiply_share(b->jobs + 6, 1, t, of);
   MEET;
-  add_columns(b, b->after.x, b->jobs[6].out, b->out, t, of);
+  if (b->norms[3].weight) {
+    norm_rows(b->norms + 3, first, end);
+    MEET;
+  }
+  add_columns(b, b->norms[1].x, b->jobs[6].out, b->out, t, of);
 }
 
 int64_t qkv_block_room(Block *block) {

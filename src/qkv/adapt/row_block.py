@@ -24,7 +24,7 @@ class BlockJob(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "out", "room", "keys", "values", "k_to", "v_to")),
-        ("before", row_ops.Norm), ("after", row_ops.Norm), ("jobs", Job * 7), ("turn", row_ops.Turn),
+        ("norms", row_ops.Norm * 4), ("heads", row_ops.Norm * 2), ("jobs", Job * 7), ("turn", row_ops.Turn),
         ("attend", row_ops.Attend), ("gate", row_ops.Gate),
         *((name, ctypes.c_int64) for name in ("rows", "width", "room_of_x")), ("low", ctypes.c_int32),
     )
@@ -67,21 +67,36 @@ class Keys(NamedTuple):
         return *lists, bias
 
 
+class NormWeights(NamedTuple):
+    """A norm with what it multiplies with and adds."""
+
+    spec: Norm
+    weight: Tensor
+    bias: Tensor | None = None
+
+
 class Prepared:
-    """What stays the same from step to step: a block's weights and sizes, for so many rows."""
+    """What stays the same from step to step: a block's weights and sizes, for so many rows.
+
+    `norms` are those before attention and before the network, after them, and of each head of a query and of a key.
+    `places` are where modules and weights hang: other ones there are noticed.
+    """
 
     def __init__(
-        self, found: Library, parts: tuple[Attention, Ffn, Norm], norms: Sequence[Tensor], matrices: Sequence[Matrix],
-        places: Sequence[tuple[Mapping[str, Any], str]], *, rows: int,
+        self, found: Library, parts: tuple[Attention, Ffn], norms: Sequence[NormWeights | None],
+        matrices: Sequence[Matrix], places: Sequence[tuple[Mapping[str, Any], str]], *, rows: int,
     ) -> None:
-        attn, ffn, norm = parts
-        self.places = [(table, name, table[name]) for table, name in places]  # where modules and weights hang
-        tensors = [found for _, _, found in self.places if isinstance(found, Tensor)]
+        (attn, ffn), first = parts, norms[0]
+        assert first is not None
+        self.places = [(table, name, table[name]) for table, name in places]
+        tensors = [held for _, _, held in self.places if isinstance(held, Tensor)]
         self.addresses = [(t, t.data_ptr()) for t in tensors]
-        self.dtype, self.rows, self.work = norms[0].dtype, rows, sum(m.weight.numel() for m in matrices)
-        self.job = job = BlockJob(rows=rows, width=len(norms[0]), low=norms[0].dtype == torch.bfloat16)
-        for place, weight in zip((job.before, job.after), norms, strict=True):
-            place.weight, place.eps, place.offset = weight.data_ptr(), norm.eps, norm.offset
+        self.dtype, self.rows, self.work = first.weight.dtype, rows, sum(m.weight.numel() for m in matrices)
+        self.job = job = BlockJob(rows=rows, width=len(first.weight), low=self.dtype == torch.bfloat16)
+        for place, norm in zip((*job.norms, *job.heads), norms, strict=True):
+            if norm:
+                place.weight, place.bias = norm.weight.data_ptr(), address(norm.bias)
+                place.eps, place.offset, place.centred = norm.spec.eps, norm.spec.offset, norm.spec.kind != "rms"
         numbers = (0, 1, 2, 3, 4, 5, 6) if ffn.gated else (0, 1, 2, 3, 4, 6)
         for n, m in zip(numbers, matrices, strict=True):
             one = job.jobs[n]
@@ -167,23 +182,26 @@ def check_library(found: Library) -> None:
     matrices = [Matrix("int8", weight, scale) for weight, scale in drawn]
     for m in matrices:
         m.scale.mul_(0.01)  # type: ignore[union-attr]
-    weights, x = (draw_some(width), draw_some(width)), draw_some(rows, 1, width)
+    weights, x = [*(draw_some(width) for _ in range(4)), draw_some(size), draw_some(size)], draw_some(rows, 1, width)
     k, v = (draw_some(rows, groups, past + 1, size) for _ in range(2))
     angles = torch.rand(1, 1, 1, size // 2, generator=draw) * 6
     turn = angles.cos(), angles.sin()
-    normed = row_ops.norm(found, x, weights[0], norm.eps)
-    qkv = multiply_together(found, normed, matrices[:3])
+    qkv = multiply_together(found, row_ops.norm(found, x, weights[0], norm), matrices[:3])
+    for part, weight in zip(qkv, weights[4:], strict=False):
+        part.copy_(row_ops.norm(found, part.unflatten(-1, (-1, size)), weight, norm).flatten(2))
     row_ops.rotate(found, qkv[0], heads + groups, size, turn, neighbours=False)
     q, *new = (part.view(rows, 1, -1, size).transpose(1, 2) for part in qkv)
     one, two = (torch.cat((old[:, :, :past], more), 2) for old, more in zip((k, v), new, strict=True))
     mixed = row_ops.attend(found, q, one, two, scale=size**-0.5)
-    y = x + multiply(found, mixed[:, None], matrices[3])
-    gate, up = multiply_together(found, row_ops.norm(found, y, weights[1], norm.eps), matrices[4:6])
-    want = y + multiply(found, row_ops.gate(found, gate, up, "silu"), matrices[6])
+    y = x + row_ops.norm(found, multiply(found, mixed[:, None], matrices[3]), weights[2], norm)
+    gate, up = multiply_together(found, row_ops.norm(found, y, weights[1], norm), matrices[4:6])
+    down = multiply(found, row_ops.gate(found, gate, up, "silu"), matrices[6])
+    want = y + row_ops.norm(found, down, weights[3], norm)
     cache = Static(1)
     cache.buffers[0], cache.filled[0] = (k, v), past
     keys = find_keys(cache, 0, rows, None, None)
     assert keys is not None
-    got = step_block(found, Prepared(found, (attn, ffn, norm), weights, matrices, (), rows=rows), x, keys, turn)
+    norms = [NormWeights(norm, weight) for weight in weights]
+    got = step_block(found, Prepared(found, (attn, ffn), norms, matrices, (), rows=rows), x, keys, turn)
     if not (torch.equal(got, want) and torch.equal(k, one) and torch.equal(v, two)):
         raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="block", isa=found.isa)

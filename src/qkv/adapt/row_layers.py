@@ -15,7 +15,7 @@ from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
 from qkv.adapt.quantise import FEW, Quantised
-from qkv.adapt.row_block import Prepared, find_keys, note_stored, step_block
+from qkv.adapt.row_block import NormWeights, Prepared, find_keys, note_stored, step_block
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
@@ -30,14 +30,14 @@ KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 class RowNorm(Norm):
-    """RMSNorm in one pass over each row: of decoding steps, and in bf16, where PyTorch makes many, of prompts too."""
+    """A norm of decoding steps in one pass over each row; RMSNorm in bf16, where PyTorch makes many, of prompts too."""
 
     def forward(self, x: Tensor) -> Tensor:
         s, found = self.spec, native.library()
-        one = x.shape[-2] == 1 or x.dtype == torch.bfloat16
+        one = x.shape[-2] == 1 or (x.dtype == torch.bfloat16 and s.kind == "rms")
         if not found or not one or not is_plain(x) or x.dtype != self.weight.dtype:
             return super().forward(x)
-        return row_ops.norm(found, x, self.weight, s.eps, s.offset)
+        return row_ops.norm(found, x, self.weight, s, self.bias if s.kind == "layer" else None)
 
 
 class RowFfn(Ffn):
@@ -75,21 +75,22 @@ class RowBlock(Block):
         """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
         if self.prepared is not None and self.prepared.holds(len(x), x.dtype):
             return self.prepared
-        attn, ffn, one, two = self.attn, self.ffn, self.attn_in, self.ffn_in
+        attn, ffn = self.attn, self.ffn
         assert isinstance(attn, Attention)
-        assert isinstance(one, Norm)
-        assert isinstance(two, Norm)
-        names = [(attn, name) for name in ("q", "k", "v", "out")]
-        names += [(ffn, name) for name in (("gate", "up", "down") if ffn.spec.gated else ("up", "down"))]
-        layers = [getattr(part, name) for part, name in names]
-        matrices = list_matrices(x, layers)
-        if matrices is None or one.weight.dtype != x.dtype:
+        named = [(attn, name) for name in ("q", "k", "v", "out")]
+        named += [(ffn, name) for name in (("gate", "up", "down") if ffn.spec.gated else ("up", "down"))]
+        normed = [(self, name) for name in ("attn_in", "ffn_in", "attn_out", "ffn_out")]
+        normed += [(attn, name) for name in ("q_norm", "k_norm")]
+        matrices = list_matrices(x, [getattr(part, name) for part, name in named])
+        norms = [read_norm(getattr(part, name, None)) for part, name in normed]
+        if matrices is None or any(norm and norm.weight.dtype != x.dtype for norm in norms):
             return None
-        places = [(part._modules, name) for part, name in names]
-        places += [(table, name) for part in (*layers, one, two) for table in (part._parameters, part._buffers)
+        hang = [(part, name) for part, name in (*named, *normed) if name in part._modules]
+        places = [(part._modules, name) for part, name in hang]
+        places += [(table, name) for part, at in hang for table in (getattr(part, at)._parameters,
+                                                                    getattr(part, at)._buffers)
                    for name, t in table.items() if t is not None]
-        weights = (one.weight, two.weight)
-        self.prepared = Prepared(found, (attn.spec, ffn.spec, one.spec), weights, matrices, places, rows=len(x))
+        self.prepared = Prepared(found, (attn.spec, ffn.spec), norms, matrices, places, rows=len(x))
         return self.prepared
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,6 +138,13 @@ def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
     return native.library() if plain else None
 
 
+def read_norm(module: nn.Module | None) -> NormWeights | None:
+    """A norm as the kernels read it; None where there is none."""
+    if not isinstance(module, Norm):
+        return None
+    return NormWeights(module.spec, module.weight, module.bias if module.spec.kind == "layer" else None)
+
+
 def list_matrices(x: Tensor, layers: Sequence[nn.Module]) -> list[Matrix] | None:
     """The layers' weights where one call can multiply all of them with x; None where it cannot."""
     rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
@@ -162,7 +170,7 @@ def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
 def fits(module: nn.Module) -> bool:
     """Whether the kernels know what such a module computes."""
     if type(module) is Norm:
-        return module.spec.kind == "rms" and len(module.weight) % row_ops.STEP == 0
+        return len(module.weight) % row_ops.STEP == 0
     if type(module) is Ffn:
         return module.spec.activation in row_ops.ACTIVATIONS and module.spec.width % 32 == 0
     if type(module) is Attention:
@@ -171,14 +179,14 @@ def fits(module: nn.Module) -> bool:
         return (s.mask.kind != "memory" and turned and s.head_dim % row_ops.STEP == 0
                 and not (s.qk_norm and s.qk_normed == "together"))
     if type(module) is Block:
-        return fits_whole(module.spec) and all(map(fits, (module.attn, module.ffn, module.attn_in)))
+        norms = [m for m in (module.attn_in, module.ffn_in, module.attn_out, module.ffn_out) if isinstance(m, Norm)]
+        return fits_whole(module.spec) and all(map(fits, (module.attn, module.ffn, *norms)))
     return False
 
 
 def fits_whole(s: spec.Block) -> bool:
     """Whether a block is what row_block.c computes: norms before, no cross-attention, one thing after the other."""
-    plain = s.norm_in and not (s.norm_out or s.norm_sum or s.cross or s.moe) and s.residual == "serial"
-    return bool(plain) and s.norms == "each" and not (isinstance(s.attn, spec.Attention) and s.attn.qk_norm)
+    return bool(s.norm_in and not (s.norm_sum or s.cross or s.moe)) and (s.residual, s.norms) == ("serial", "each")
 
 
 ROWS: dict[type[nn.Module], type[nn.Module]] = {

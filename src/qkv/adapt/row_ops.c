@@ -22,28 +22,33 @@ static void share_rows(Shares all, Fork fork) {
   else take_share(&all);
 }
 
-/* out [rows, n] = x / sqrt(mean(x^2) + eps) * (weight + offset), n a multiple of 16 */
+/* out [rows, n] = x / sqrt(mean(x^2) + eps) * (weight + offset) + bias, n a multiple of 16; of a row whose mean is taken
+   off first where `centred`. It may be written over x. */
 typedef struct {
-  const void *x, *weight;
+  const void *x, *weight, *bias; /* bias: or none */
   void *out;
   int64_t rows, n;
   float eps, offset;
-  int32_t low;
+  int32_t centred, low;
 } Norm;
 
 static void norm_rows(const void *given, int64_t from, int64_t to) {
   const Norm *job = given;
   for (int64_t r = from; r < to; r++) {
-    vec sum = {0};
+    vec sum = {0}, all = {0};
+    if (job->centred)
+      for (int64_t i = 0; i < job->n; i += LANES) all += read(job->x, r * job->n + i, job->low);
+    float off = job->centred ? add_up(all) / (float)job->n : 0.0f;
     for (int64_t i = 0; i < job->n; i += LANES) {
-      vec x = read(job->x, r * job->n + i, job->low);
+      vec x = read(job->x, r * job->n + i, job->low) - off;
       sum += x * x;
     }
     float mean = add_up(sum) / (float)job->n + job->eps;
     float by = 1.0f / __builtin_sqrtf(mean);
     for (int64_t i = 0; i < job->n; i += LANES) {
-      vec x = read(job->x, r * job->n + i, job->low) * by;
-      write(job->out, r * job->n + i, job->low, x * (read(job->weight, i, job->low) + job->offset));
+      vec x = (read(job->x, r * job->n + i, job->low) - off) * by;
+      x *= read(job->weight, i, job->low) + job->offset;
+      write(job->out, r * job->n + i, job->low, job->bias ? x + read(job->bias, i, job->low) : x);
     }
   }
 }

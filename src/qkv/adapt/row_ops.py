@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv import spec
 from qkv.adapt.native import Library
 from qkv.adapt.row_products import address
 from qkv.errors import QkvError
@@ -25,7 +26,7 @@ def describe(name: str, **fields: str) -> type[ctypes.Structure]:
     return type(name, (ctypes.Structure,), {"_fields_": listed})
 
 
-Norm = describe("Norm", p="x weight out", i="rows n", f="eps offset", n="low")
+Norm = describe("Norm", p="x weight bias out", i="rows n", f="eps offset", n="centred low")
 Turn = describe("Turn", p="x cos sin", i="rows heads size half step angles", n="neighbours low")
 Gate = describe("Gate", p="gate up out", i="rows n step", n="kind low")
 Attend = describe(
@@ -35,11 +36,13 @@ Attend = describe(
 )
 
 
-def norm(found: Library, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """RMSNorm of x [..., n] with weight [n] + offset, n a multiple of 16."""
+def norm(
+    found: Library, x: Tensor, weight: Tensor, s: spec.Norm, bias: Tensor | None = None
+) -> Tensor:
+    """RMSNorm or LayerNorm of x [..., n] with weight [n] and bias [n], n a multiple of 16."""
     x, n, out = x.contiguous(), x.shape[-1], torch.empty(x.shape, dtype=x.dtype)
-    job = Norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // n, n, eps, offset,
-               x.dtype == torch.bfloat16)
+    job = Norm(x.data_ptr(), weight.data_ptr(), address(bias), out.data_ptr(), x.numel() // n, n, s.eps, s.offset,
+               s.kind != "rms", x.dtype == torch.bfloat16)
     found.opened.qkv_norm(ctypes.addressof(job), *found.share_out(x.numel()))
     return out
 
@@ -129,9 +132,11 @@ def check_library(found: Library) -> None:
         def draw_some(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.randn(*shape, generator=draw).to(dtype)
 
-        x, weight = draw_some(3, 48), draw_some(48)
+        x, weight, more = draw_some(3, 48), draw_some(48), draw_some(48)
         want = F.rms_norm(x.double(), (48,), weight.double() + 1, 1e-5)
-        expect("norm", norm(found, x, weight, 1e-5, 1.0), want)
+        expect("norm", norm(found, x, weight, spec.Norm("rms", 1e-5, 1.0)), want)
+        want = F.layer_norm(x.double(), (48,), weight.double(), more.double(), 1e-5)
+        expect("norm", norm(found, x, weight, spec.Norm("layer", 1e-5), more), want)
         for activation in ACTIVATIONS:
             one, two = x[:, :32].double().chunk(2, -1)
             act = {"relu": F.relu, "silu": F.silu, "gelu_tanh": lambda t: F.gelu(t, approximate="tanh")}[activation]
