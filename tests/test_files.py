@@ -111,3 +111,30 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(QkvError) as told:
         write()
     assert told.value.code == "folder-gone"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
+@pytest.mark.parametrize("left", range(8))
+def test_where_few_files_may_be_open_nothing_is_left_behind(left: int, tmp_path: Path) -> None:
+    path, limits = tmp_path / "a.txt", resource.getrlimit(resource.RLIMIT_NOFILE)
+    path.write_text("old", encoding="utf-8")
+    handles = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(handles) + 1 + left, limits[1]))
+    try:
+        while True:  # gaps below the limit
+            handles.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        for handle in [handles.pop() for _ in range(min(left, len(handles)))]:
+            os.close(handle)
+    try:
+        write_text_file(path, "new")
+        said = "new"
+    except (QkvError, OSError):
+        said = "old"
+    finally:
+        for handle in handles:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert path.read_text(encoding="utf-8") == said
+    assert said == "new" or left < 5

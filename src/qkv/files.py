@@ -43,13 +43,18 @@ def make_aside(target: Path) -> Iterator[Path]:
             os.close(lock)
     while True:  # until no other process has taken it for abandoned
         aside = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-        if (lock := lock_abandoned(aside, certain=False)) is not None:
+        try:
+            lock = lock_abandoned(aside, certain=False)
+        except OSError:  # no more files may be open
+            aside.rmdir()
+            raise
+        if lock is not None:
             break
     try:
         yield aside
     finally:
+        os.close(lock)  # first: to remove a directory is to open it
         shutil.rmtree(aside, ignore_errors=True)
-        os.close(lock)
 
 
 def lock_abandoned(folder: Path, *, certain: bool = True) -> int | None:
