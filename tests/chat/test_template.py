@@ -391,3 +391,9 @@ def real(folder: str) -> Tokenizer:
     found = load(data_dir() / "tokenizers" / folder)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("value", [3, 1.5, True, None, "x", {"role": "user"}, []])
+def test_what_is_no_list_of_messages_is_refused(value: object) -> None:
+    with pytest.raises(QkvError, match="expected a list of"):
+        chat.check_messages(value)  # type: ignore[arg-type]

@@ -719,3 +719,10 @@ def test_the_bundled_models_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
     found = json.loads(run(capsys, "models", "--json")[1])["bundled"]
     assert {row["name"] for row in found} == {p.name for p in paths.bundled_dir().iterdir()}
+
+
+@pytest.mark.parametrize("option", ["--memory", "--max-body", "--time", "--drain"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_no_amount_is_endless_or_no_number(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "demo", option, value]) == 2
+    assert f"'{option}': {float(value)} is not in the range" in capsys.readouterr().err

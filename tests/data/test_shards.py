@@ -127,3 +127,16 @@ def test_bad_mixtures_are_refused(tmp_path: Path) -> None:
         shards.Mixture((one, one), (1.0,))
     with pytest.raises(QkvError, match="has 5 tokens, a window needs 9"):
         shards.Mixture((one, one.select_range(0, 5))).windows(length=8, rows=2, seed=0, step=0)
+
+
+def test_a_pack_whose_tokenizer_is_another_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "pack"
+    made(folder, 1, 5)
+    assert len(shards.read_pack(folder)) == 5
+    for name, text in (("tokenizer.json", "other"), ("tokenizer.json", None), ("vocab.json", "more")):
+        file, old = folder / name, (folder / name).read_bytes() if (folder / name).exists() else None
+        file.unlink(missing_ok=True) if text is None else file.write_text(text, encoding="utf-8")
+        with pytest.raises(QkvError, match="files of its tokenizer"):
+            shards.read_pack(folder)
+        file.unlink(missing_ok=True) if old is None else file.write_bytes(old)
+    assert len(shards.read_pack(folder)) == 5

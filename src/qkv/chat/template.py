@@ -83,7 +83,7 @@ def check_messages(messages: Sequence[Turn]) -> list[Any]:
     Raises:
         QkvError: one has no role, or its content is no text; the message's number is named.
     """
-    if isinstance(messages, str | Mapping) or not messages:
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise QkvError('messages: found {kind}, expected a list of {{"role": …, "content": …}}',
                        kind=type(messages).__name__)
     for n, message in enumerate(messages):

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, drop_unset, option, read_lines, verb
+from qkv.cli.common import Common, FiniteRange, drop_unset, option, read_lines, verb
 from qkv.cli.decoding import grammars, guesses, penalties, read_decoding
 from qkv.cli.generate import draw_seed, note_ignored_keys
 
@@ -19,8 +19,8 @@ from qkv.cli.generate import draw_seed, note_ignored_keys
 @click.argument("model")
 @option("--system", help="system prompt")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), default=512, help="maximum number of tokens per answer")
-@option("-t", "--temperature", type=click.FloatRange(0), help="sampling temperature (0: greedy)")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
+@option("-t", "--temperature", type=FiniteRange(0), help="sampling temperature (0: greedy)")
+@option("--top-p", type=FiniteRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
         "total probability")
 @option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
 @option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")

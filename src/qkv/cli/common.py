@@ -7,6 +7,7 @@ def command(common: Common, model: str, beam: int) -> None: ...
 """
 
 import gc
+import math
 import os
 import sys
 import time
@@ -140,6 +141,16 @@ def choose_language(args: Sequence[str], environ: Mapping[str, str]) -> str:
 def count_cores() -> int:
     """The CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; nan, which no range excludes, and infinity are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{found} is not in the range {self._describe_range()}.", param, ctx)
+        return found
 
 
 class Option(click.Option):

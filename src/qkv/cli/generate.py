@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from qkv.cli.batches import batches
-from qkv.cli.common import Common, answer_lines, drop_unset, is_single, option, read_lines, verb
+from qkv.cli.common import Common, FiniteRange, answer_lines, drop_unset, is_single, option, read_lines, verb
 from qkv.cli.decoding import diverse_beams, grammars, guesses, penalties, read_decoding
 from qkv.cli.models import note_other_script
 from qkv.errors import QkvError
@@ -23,11 +23,11 @@ from qkv.errors import QkvError
 @click.argument("model")
 @click.argument("prompt", required=False, metavar="[PROMPT|-]")
 @option("-n", "--max-new-tokens", type=click.IntRange(1), help="maximum number of new tokens")
-@option("-t", "--temperature", type=click.FloatRange(0), help="sampling temperature (0: greedy)")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
+@option("-t", "--temperature", type=FiniteRange(0), help="sampling temperature (0: greedy)")
+@option("--top-p", type=FiniteRange(0, 1, min_open=True), help="sample from the smallest set of tokens with this "
         "total probability")
 @option("--top-k", type=click.IntRange(1), help="sample from the k most likely tokens")
-@option("--min-p", type=click.FloatRange(0, 1), help="minimum probability, relative to the most likely token")
+@option("--min-p", type=FiniteRange(0, 1), help="minimum probability, relative to the most likely token")
 @option("--sampling", type=click.Choice(["greedy", "model"]), help="model: the settings that come with the model")
 @option("--seed", type=int, help="random seed (default: a fresh one, which is printed)")
 @option("--beam", type=click.IntRange(1), help="beam width")

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, verb
+from qkv.cli.common import Common, FiniteRange, option, verb
 from qkv.errors import QkvError
 from qkv.files import write_text_file
 from qkv.messages import Message
@@ -61,10 +61,10 @@ SHOWS = (  # those of explore/tables.py, which is not imported for --help
 @option("--token", help="parts: token to explain (default: the most likely)")
 @option("--vs", help="parts: token to contrast with")
 @option("--anchor", multiple=True, help="shift: word to move towards (may be repeated)")
-@option("-t", "--temperature", type=click.FloatRange(0), help="choices: temperature")
+@option("-t", "--temperature", type=FiniteRange(0), help="choices: temperature")
 @option("--top-k", type=click.IntRange(1), help="choices: the k most likely tokens")
-@option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="choices: nucleus probability")
-@option("--min-p", type=click.FloatRange(0, 1), help="choices: minimum probability, relative to the most likely token")
+@option("--top-p", type=FiniteRange(0, 1, min_open=True), help="choices: nucleus probability")
+@option("--min-p", type=FiniteRange(0, 1), help="choices: minimum probability, relative to the most likely token")
 def command(
     common: Common, model: str, text: tuple[str, ...], html: str | None, step: int | None, show: tuple[str, ...],
     serve: bool, **how: Any,

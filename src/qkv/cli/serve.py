@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qkv.cli.common import Common, count_cores, option, verb
+from qkv.cli.common import Common, FiniteRange, count_cores, option, verb
 from qkv.errors import QkvError
 from qkv.messages import Message
 
@@ -35,20 +35,20 @@ LANGUAGES = {"demo": ("zh", "en")}  # of the bundled translator
 @option("--allow-host", multiple=True, metavar="NAME", help="name under which this server is reached (may be repeated)")
 @option("--languages", multiple=True, metavar="NAME=zh:en", help="what a model translates, for LibreTranslate's "
         "clients")
-@option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="memory of all models together; those "
+@option("--memory", type=FiniteRange(0, min_open=True), metavar="GB", help="memory of all models together; those "
         "that are not used make room")
 @option("--tokens", type=click.IntRange(16), default=16_384, help="tokens that a model holds of all requests together")
 @option("--rows", type=click.IntRange(1, 4096), default=32, help="texts that a model writes at the same time")
 @option("--queue", type=click.IntRange(0), default=64, help="requests that may wait beside them; more get status 429")
 @option("--max-tokens", type=click.IntRange(1), default=4096, help="maximum number of new tokens of an answer")
 @option("--max-prompt", type=click.IntRange(1), help="maximum number of tokens of a prompt")
-@option("--max-body", type=click.FloatRange(0, min_open=True), default=4.0, metavar="MB", help="maximum size of a "
+@option("--max-body", type=FiniteRange(0, min_open=True), default=4.0, metavar="MB", help="maximum size of a "
         "request")
-@option("--time", type=click.FloatRange(0, min_open=True), default=600.0, metavar="SECONDS", help="maximum time of an "
+@option("--time", type=FiniteRange(0, min_open=True), default=600.0, metavar="SECONDS", help="maximum time of an "
         "answer")
 @option("--streams", type=click.IntRange(1), default=1024, help="requests of one key at a time")
-@option("--drain", type=click.FloatRange(0), default=30.0, metavar="SECONDS", help="time for answers to end at SIGTERM")
-@option("--replicas", type=click.IntRange(1), default=1, help="processes that serve the same models behind one "
+@option("--drain", type=FiniteRange(0), default=30.0, metavar="SECONDS", help="time for answers to end at SIGTERM")
+@option("--replicas", type=click.IntRange(1, 256), default=1, help="processes that serve the same models behind one "
         "address, each with models of its own")
 @option("--engine", type=click.Choice(["qkv", "vllm"]), default="qkv", help="vllm: vLLM serves the model, where it is "
         "installed; its own options come after --")

@@ -68,7 +68,7 @@ BLOCK = 64  # queries
 @cache
 def has_tiles() -> bool:
     """Whether this CPU multiplies bf16 in tiles (AMX), which PyTorch's fused attention uses."""
-    return torch.cpu._is_amx_tile_supported()
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:

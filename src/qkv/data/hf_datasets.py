@@ -6,6 +6,7 @@ Whatever gives mappings, row after row, will do. Next: sources.py, which reads f
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -67,18 +68,35 @@ class ParquetFiles:
                          for key, value in features.items() if isinstance(value, dict)}
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return (row for file in self.files for batch in file.iter_batches(4096) for row in batch.to_pylist())
+        for file, path in zip(self.files, self.paths, strict=True):
+            with name_damage(path):
+                yield from (row for batch in file.iter_batches(4096) for row in batch.to_pylist())
 
     def __len__(self) -> int:
         return sum(file.metadata.num_rows for file in self.files)
 
     def sample(self, count: int) -> list[Mapping[str, Any]]:
         """Rows from the beginnings of groups of rows all over the files."""
-        groups = [(file, n) for file in self.files for n in range(file.num_row_groups)]
-        groups = groups[:: max(1, len(groups) // 64)]
+        groups = [(file, path, n) for file, path in zip(self.files, self.paths, strict=True)
+                  for n in range(file.num_row_groups)]
+        groups, found = groups[:: max(1, len(groups) // 64)], list[Mapping[str, Any]]()
         each = max(1, count // max(1, len(groups)))
-        return [row for file, n in groups for batch in islice(file.iter_batches(each, row_groups=[n]), 1)
-                for row in batch.to_pylist()]
+        for file, path, n in groups:
+            with name_damage(path):
+                first = islice(file.iter_batches(each, row_groups=[n]), 1)
+                found += [row for batch in first for row in batch.to_pylist()]
+        return found
+
+
+@contextmanager
+def name_damage(path: Path) -> Iterator[None]:
+    """QkvError with the file where its columns cannot be read."""
+    try:
+        yield
+    except QkvError:
+        raise
+    except Exception as e:  # pyarrow's errors have no common ancestor
+        raise QkvError("{path}: damaged Parquet: {e}", path=path, e=e) from None
 
 
 def open_parquet(place: Path) -> dict[str, Table]:

@@ -90,9 +90,15 @@ def write_shard(
 
 def save_hashed(folder: Path, save: Callable[[Path], None]) -> str:
     """The hash of the files that `save` puts into a folder."""
-    others, sign = set(folder.iterdir()), hashlib.sha256()
+    others = set(folder.iterdir())
     save(folder)
-    for file in sorted(set(folder.iterdir()) - others):
+    return hash_files(set(folder.iterdir()) - others)
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """One hash of names and contents."""
+    sign = hashlib.sha256()
+    for file in sorted(files):
         sign.update(file.name.encode() + b"\0" + file.read_bytes())
     return sign.hexdigest()
 
@@ -126,6 +132,20 @@ def read_shard(folder: Path, *, verify: bool = False) -> Shard:
         if sign != index["sha256"]:
             raise QkvError("{folder}/tokens.bin: its SHA-256 differs from the one in its index; pack it again",
                            folder=folder)
+    return shard
+
+
+def read_pack(folder: Path) -> Shard:
+    """A shard that `qkv data pack` wrote: every id is read, and all files beside them are its tokenizer's.
+
+    Raises:
+        QkvError: as of `read_shard`, or a tokenizer that is not the one that made it.
+    """
+    shard = read_shard(folder, verify=True)
+    files = [f for f in Path(folder).iterdir() if f.is_file() and f.name not in ("index.json", "tokens.bin")]
+    if shard.index.get("tokenizer") not in (None, hash_files(files)):
+        raise QkvError("{folder}: the files of its tokenizer ({files}) differ from those that its index knows; pack it "
+                       "again", folder=folder, files=", ".join(sorted(f.name for f in files)) or "–")
     return shard
 
 

@@ -216,9 +216,9 @@ class Data(Part):
 
     def read_shards(self, folder: Path) -> Splits:
         """The shards; without `valid_file`, another folder, the end of each is held out: a tenth, or 200,000 tokens."""
-        whole = Mixture(tuple(shards.read_shard(folder / name, verify=True) for name in self.shards), self.weights)
+        whole = Mixture(tuple(shards.read_pack(folder / name) for name in self.shards), self.weights)
         named = [name for name in (self.valid_file, self.test_file) if name]
-        found = {name: Mixture((shards.read_shard(folder / name, verify=True),)) for name in named}
+        found = {name: Mixture((shards.read_pack(folder / name),)) for name in named}
         notes = [note for name, held in found.items() for note in note_familiar(name, whole, held)]
         test = found.get(self.test_file, ())
         if self.valid_file:
