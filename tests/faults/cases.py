@@ -379,6 +379,7 @@ def arguments() -> Named:
             for value in never + SELDOM:
                 act, wrong = partial(call_in, ask, {**good, key: value}), any(value is one for one in never)
                 sure = wrong and key not in ("drop", "tell", "nosuch")  # which take any function, or nothing
+                sure = sure and not (key in ("logit_bias", "json_schema") and isinstance(value, dict))
                 judge = refuses(act, *[key] * (never is NEVER)) if sure else answers(act)
                 yield f"{name} {key}={reprlib.repr(value)}", judge
 

@@ -62,6 +62,8 @@ def build_grammar(kind: Kind, source: str, tokenizer: Tokenizer | None, size: in
         known = tokenizer.grammar_tokens = prepare_tokens(kind, tokenizer, size, ends)
     matcher = known.matcher
     rules = source
+    if any("\ud800" <= c <= "\udfff" for c in source):
+        refuse_grammar(kind, source, Message("there is half a character in it: a lone surrogate"))
     if kind == "json_schema":
         rules = matcher.grammar_from_json_schema(read_schema(source), overrides=SPACES)
     elif kind == "regex":

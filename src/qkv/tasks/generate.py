@@ -207,7 +207,7 @@ def parse_options(model: Model, given: Mapping[str, Any]) -> GenerateOptions:
     given = dict(given)
     if given.get("logit_bias") is not None:
         given["logit_bias"] = read_bias(model, given["logit_bias"])
-    if given.get("sampling") == "model" and (keys := find_ignored_keys(model, given)):
+    if isinstance(mode := given.get("sampling"), str) and mode == "model" and (keys := find_ignored_keys(model, given)):
         warnings.warn(IgnoredKeys(Message("generation_config.json: ignored: {keys}", keys=", ".join(keys))),
                       stacklevel=4)
     options = GenerateOptions.parse(given, model.generation_config, count_start(model))

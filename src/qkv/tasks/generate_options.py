@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, show_value
 from qkv.generation.beam import WIDEST, Search
 from qkv.generation.grammar import Kind
 from qkv.messages import Message
@@ -65,9 +65,9 @@ class GenerateOptions(Sampling):
                 replace_from_dict(GenerateOptions(), {name: as_plain(value) for name, value in usual.items()})
             except QkvError as e:
                 raise QkvError("generation_config.json: {e}", code=e.code, e=e) from e
-        schema = given.get("json_schema")
-        text = schema if isinstance(schema, str) else "" if schema is None else json.dumps(schema, ensure_ascii=False)
-        options: dict[str, Any] = {**usual, **given, "stop": given.get("stop") or (), "json_schema": text}
+        stop = given.get("stop")
+        stop = () if stop is None or (isinstance(stop, str) and not stop) else stop
+        options: dict[str, Any] = {**usual, **given, "stop": stop, "json_schema": read_schema(given.get("json_schema"))}
         plain = {name: as_plain(value) for name, value in options.items()}
         found = replace_from_dict(GenerateOptions(), plain)
         for name in ("beam", "n"):
@@ -85,6 +85,19 @@ class GenerateOptions(Sampling):
         own = {name: getattr(self, name) for name in ("length_penalty", "groups", "diversity_penalty")}
         changes = {name: getattr(self, name) for name in vars(Adjustments())}
         return Search(self.beam, self.n, **own, **changes)
+
+
+def read_schema(given: Any) -> str:
+    """A JSON schema as text, given as text, as an object or as true or false."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    try:
+        if isinstance(given, Mapping | list | bool):  # of a list the grammar says what is wrong
+            return json.dumps(given, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise QkvError("json_schema: found {given}, expected a JSON schema as an object or as text", code="argument",
+                   given=show_value(given))
 
 
 def check_consistent(options: GenerateOptions) -> None:
