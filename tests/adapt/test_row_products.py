@@ -1,6 +1,8 @@
 """The compiled products say what a slow loop says, in any company, and are absent where they cannot be made."""
 
+import os
 import struct
+import subprocess
 import sys
 
 import pytest
@@ -145,3 +147,31 @@ def test_a_broken_source_says_what_the_compiler_says(fresh, tmp_path):
     with pytest.raises(QkvError) as e:
         native.compile_sources("portable")
     assert "error" in str(e.value.message.fields["said"])
+
+
+@able
+@pytest.mark.parametrize("limit", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
+def test_fewer_threads_than_were_called_do_all_of_the_work(limit):
+    code = """if True:
+        import torch
+        from qkv import spec
+        from qkv.adapt import native, row_ops, row_products
+        torch.set_num_threads(4)
+        found, draw = native.library(), torch.Generator().manual_seed(0)
+        weight, scale = row_products.draw_matrix("int8", 1024, 512, draw)
+        x, k = torch.randn(3, 512, generator=draw), torch.randn(8, 2, 400, 32, generator=draw)
+        want = x @ row_products.open_matrix("int8", weight, scale).T
+        got = row_products.multiply(found, x, row_products.Matrix("int8", weight, scale))
+        assert (got - want).abs().max() <= 1e-4 * want.abs().max(), "product"
+        x = torch.randn(300, 512, generator=draw)
+        want = torch.nn.functional.layer_norm(x, (512,))
+        got = row_ops.norm(found, x, torch.ones(512), spec.Norm("unbiased"))
+        assert (got - want).abs().max() <= 1e-4, "norm"
+        q = torch.randn(8, 4, 1, 32, generator=draw)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        got = row_ops.attend(found, q, k, k, scale=32**-0.5)
+        assert (got - want.flatten(1)).abs().max() <= 1e-4, "attention"
+    """
+    env = {**os.environ, limit: "1" if limit == "OMP_THREAD_LIMIT" else "true", "OMP_NUM_THREADS": "4"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

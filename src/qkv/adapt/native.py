@@ -139,11 +139,14 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate"):
         getattr(opened, name).argtypes = (address, address, address, whole)
     opened.qkv_block.argtypes = (address, address, address, address, whole)
+    opened.qkv_open.argtypes = (address,)
     opened.qkv_block_room.argtypes, opened.qkv_block_room.restype = (address,), whole
     try:  # a runtime of its own would fight with PyTorch's over the cores
         loaded = ctypes.CDLL(None)
-        fork, number, meet = (ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
-                              for name in ("GOMP_parallel", "omp_get_thread_num", "GOMP_barrier"))
+        fork, number, meet, size = (
+            ctypes.cast(getattr(loaded, name), address).value
+            for name in ("GOMP_parallel", "omp_get_thread_num", "GOMP_barrier", "omp_get_num_threads"))
+        opened.qkv_open(size)
     except (AttributeError, OSError, TypeError):
         fork = number = meet = None
     return Library(opened, isa, compiler, fork, number, meet)

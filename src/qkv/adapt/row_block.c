@@ -69,7 +69,6 @@ typedef struct {
   Block *block;
   Ask number;
   Meet meet;
-  int64_t threads;
   int32_t failed;
 } Crew;
 
@@ -112,7 +111,8 @@ static void norm_heads(const Block *b, int64_t r) {
 static void run_block(void *given) {
   Crew *crew = given;
   Block *b = crew->block;
-  int64_t t = crew->number ? crew->number() : 0, of = crew->threads, first = b->rows * t / of, end = b->rows * (t + 1) / of;
+  int64_t t = crew->number ? crew->number() : 0, of = count_threads(crew->number);
+  int64_t first = b->rows * t / of, end = b->rows * (t + 1) / of;
 #define MEET if (crew->meet) crew->meet()
   norm_rows(b->norms, first, end);
   MEET;
@@ -158,6 +158,8 @@ static void run_block(void *given) {
   add_columns(b, b->norms[1].x, b->jobs[6].out, b->out, t, of);
 }
 
+void qkv_open(Ask size) { team_size = size; }
+
 int64_t qkv_block_room(Block *block) {
   block->room = 0;
   return join_parts(block) - (uint8_t *)0 + 64;
@@ -166,7 +168,7 @@ int64_t qkv_block_room(Block *block) {
 /* out = block(x); 0 where it was done. */
 int qkv_block(Block *block, Fork fork, Ask number, Meet meet, int64_t threads) {
   join_parts(block);
-  Crew crew = {block, threads > 1 ? number : 0, threads > 1 ? meet : 0, threads, 0};
+  Crew crew = {block, threads > 1 ? number : 0, threads > 1 ? meet : 0, 0};
   if (threads > 1) fork(run_block, &crew, (unsigned)threads, 0);
   else run_block(&crew);
   return crew.failed;

@@ -13,8 +13,8 @@ typedef struct {
 
 static void take_share(void *given) {
   const Shares *all = given;
-  int64_t number = all->number ? all->number() : 0;
-  all->part(all->job, all->rows * number / all->threads, all->rows * (number + 1) / all->threads);
+  int64_t number = all->number ? all->number() : 0, threads = count_threads(all->number);
+  all->part(all->job, all->rows * number / threads, all->rows * (number + 1) / threads);
 }
 
 static void share_rows(Shares all, Fork fork) {
@@ -133,7 +133,6 @@ typedef struct {
 typedef struct {
   const Attend *job;
   Ask number;
-  int64_t threads;
   int32_t failed;
 } Seats;
 
@@ -269,11 +268,11 @@ static int attend_share(const Attend *job, int64_t number, int64_t threads) {
 
 static void attend_part(void *given) {
   Seats *team = given;
-  if (attend_share(team->job, team->number ? team->number() : 0, team->threads)) team->failed = 1;
+  if (attend_share(team->job, team->number ? team->number() : 0, count_threads(team->number))) team->failed = 1;
 }
 
 int qkv_attend(const Attend *job, Fork fork, Ask number, int64_t threads) {
-  Seats team = {job, threads > 1 ? number : 0, threads, 0};
+  Seats team = {job, threads > 1 ? number : 0, 0};
   if (threads > 1) fork(attend_part, &team, (unsigned)threads, 0);
   else attend_part(&team);
   return team.failed;

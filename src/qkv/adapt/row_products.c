@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
   const Job *jobs;
   Ask number;
-  int64_t count, threads;
+  int64_t count;
 } Team;
 
 INLINE vec read_scale(const uint8_t *at) { /* an fp16 number in all lanes */
@@ -259,7 +259,7 @@ static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64
 
 static void work(void *given) {
   const Team *team = given;
-  multiply_share(team->jobs, team->count, team->number ? team->number() : 0, team->threads);
+  multiply_share(team->jobs, team->count, team->number ? team->number() : 0, count_threads(team->number));
 }
 
 /* x for multiply_tile: of each group of rows the first block of all, then the second of all; in fp32, or in pairs. */
@@ -292,7 +292,7 @@ static void lay_out(const Job *job, int pairs, void *to) {
 int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, int64_t threads) {
   Job jobs[4];
   void *laid[4] = {0};
-  Team team = {jobs, threads > 1 ? number : 0, count, threads};
+  Team team = {jobs, threads > 1 ? number : 0, count};
   int64_t rows = (given->rows + MOST - 1) / MOST * MOST, ready = 0;
   for (; ready < count && ready < 4; ready++) {
     Job *job = jobs + ready;

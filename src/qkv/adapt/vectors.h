@@ -28,6 +28,10 @@ typedef int32_t whole __attribute__((vector_size(4 * LANES)));
 typedef void (*Fork)(void (*)(void *), void *, unsigned, unsigned); /* OpenMP's GOMP_parallel */
 typedef int (*Ask)(void);                                           /* its omp_get_thread_num */
 
+static Ask team_size; /* its omp_get_num_threads: fewer threads may come than were called */
+
+INLINE int64_t count_threads(Ask number) { return number ? team_size() : 1; } /* of those that do this work together */
+
 INLINE float widen(uint16_t h) {
   union { uint32_t u; float f; } v = {(uint32_t)h << 16};
   return v.f;
