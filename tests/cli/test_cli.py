@@ -562,3 +562,14 @@ def test_a_standard_input_that_cannot_be_read_is_told() -> None:
                           capture_output=True, text=True, check=False)
     os.close(where)
     assert (done.returncode, "standard input" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "want"), [("1", "4", "1"), ("3", "2,2", "2"), ("0", "4", "4"), ("x", "4", "4")])
+def test_no_more_threads_are_called_than_may_come(limit, asked, want, monkeypatch):
+    monkeypatch.setenv("OMP_THREAD_LIMIT", limit)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setenv("OMP_DYNAMIC", "true")
+    assert main(["--version"]) == 0
+    assert os.environ["OMP_NUM_THREADS"] == want
+    assert "OMP_DYNAMIC" not in os.environ
