@@ -10,6 +10,7 @@ import qkv
 from qkv import hub, spec
 from qkv.adapt import native, quantise, row_layers, row_ops
 from qkv.core.cache import Static
+from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.generation.engine import Engine, Settings
 from qkv.generation.sequence import DecodeOptions
@@ -238,3 +239,14 @@ def test_an_engine_of_many_rows_reads_its_pages_so(monkeypatch):
         texts.append([handle.result().tokens for handle in handles])
     assert texts[0] == texts[1] == texts[2]
     assert calls
+
+
+@able
+@pytest.mark.parametrize("kind", ["layer", "unbiased", "rms"])
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (3, 64), (2, 1, 64), (2, 3, 64)])
+def test_a_norm_takes_states_of_any_shape(kind, shape):
+    norm = Norm(spec.Norm(kind), 64, "norm").double().requires_grad_(False)
+    torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(0))
+    twin, x = copy.deepcopy(norm).float(), torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    assert row_layers.use_rows(torch.nn.Sequential(twin)) == 1
+    assert (twin(x) - norm(x.double())).abs().max() <= 1e-5

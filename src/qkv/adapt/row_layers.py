@@ -34,7 +34,7 @@ class RowNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         s, found = self.spec, native.library()
-        one = x.shape[-2] == 1 or (x.dtype == torch.bfloat16 and s.kind == "rms")
+        one = x.shape[-2:-1] == (1,) or (x.dtype == torch.bfloat16 and s.kind == "rms")
         if not found or not one or not is_plain(x) or x.dtype != self.weight.dtype:
             return super().forward(x)
         return row_ops.norm(found, x, self.weight, s, self.bias if s.kind == "layer" else None)
