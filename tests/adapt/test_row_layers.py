@@ -116,8 +116,10 @@ def test_a_block_sees_that_its_weights_are_others():
     fourth = decode(core, 1)
     quantise.quantise(core, "int8")
     assert len({x.sum().item() for x in (before, second, third, fourth, decode(core, 1))}) == 5
+    assert {len(b.prepared) for b in core.modules() if type(b) is row_layers.RowBlock} == {1}
     core.to(torch.bfloat16)
-    assert decode(core, 1).dtype == torch.bfloat16
+    assert decode(core, 1).dtype == decode(core, 2).dtype == torch.bfloat16
+    assert {len(b.prepared) for b in core.modules() if type(b) is row_layers.RowBlock} == {2}  # int8: of 1 and 2 rows
     for fresh in (copy.deepcopy(core), core):
         for module in fresh.modules():
             module.__dict__.pop("prepared", None)

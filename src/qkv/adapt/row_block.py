@@ -91,8 +91,8 @@ class Prepared:
         self.places = [(table, name, table[name]) for table, name in places]
         tensors = [held for _, _, held in self.places if isinstance(held, Tensor)]
         self.addresses = [(t, t.data_ptr()) for t in tensors]
-        self.dtype, self.rows, self.work = first.weight.dtype, rows, sum(m.weight.numel() for m in matrices)
-        self.job = job = BlockJob(rows=rows, width=len(first.weight), low=self.dtype == torch.bfloat16)
+        self.rows, self.work = rows, sum(m.weight.numel() for m in matrices)
+        self.job = job = BlockJob(rows=rows, width=len(first.weight), low=first.weight.dtype == torch.bfloat16)
         for place, norm in zip((*job.norms, *job.heads), norms, strict=True):
             if norm:
                 place.weight, place.bias = norm.weight.data_ptr(), address(norm.bias)
@@ -110,10 +110,8 @@ class Prepared:
         job.gate.kind = row_ops.ACTIVATIONS[ffn.activation]
         self.room = found.opened.qkv_block_room(ctypes.addressof(job))
 
-    def holds(self, rows: int, dtype: torch.dtype) -> bool:
+    def holds(self) -> bool:
         """Whether the same weights hang at the same places and lie where they lay."""
-        if rows != self.rows or dtype != self.dtype:
-            return False
         for table, name, found in self.places:
             if table.get(name) is not found:
                 return False

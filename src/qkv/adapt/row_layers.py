@@ -4,7 +4,8 @@
 A pass that somebody listens to, that learns, or in fp32 over more than one token a row runs as the core has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class RowFfn(Ffn):
 class RowBlock(Block):
     """One token of each row through the whole block in one call, where all its parts have kernels."""
 
-    prepared: Prepared | None = None
+    prepared: Mapping[tuple[int, torch.dtype], Prepared] = MappingProxyType({})  # by rows and type
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         found = find_kernels(x, step, 0.0) if x.shape[1] == 1 and step.drop is no_dropout else None
@@ -73,8 +74,9 @@ class RowBlock(Block):
 
     def prepare(self, found: Library, x: Tensor) -> Prepared | None:
         """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
-        if self.prepared is not None and self.prepared.holds(len(x), x.dtype):
-            return self.prepared
+        key = len(x), x.dtype
+        if (kept := self.prepared.get(key)) and kept.holds():
+            return kept
         attn, ffn = self.attn, self.ffn
         assert isinstance(attn, Attention)
         named = [(attn, name) for name in ("q", "k", "v", "out")]
@@ -82,19 +84,23 @@ class RowBlock(Block):
         normed = [(self, name) for name in ("attn_in", "ffn_in", "attn_out", "ffn_out")]
         normed += [(attn, name) for name in ("q_norm", "k_norm")]
         matrices = list_matrices(x, [getattr(part, name) for part, name in named])
+        if matrices is None:
+            return None
         norms = [read_norm(getattr(part, name, None)) for part, name in normed]
-        if matrices is None or any(norm and norm.weight.dtype != x.dtype for norm in norms):
+        if any(norm and norm.weight.dtype != x.dtype for norm in norms):
             return None
         hang = [(part, name) for part, name in (*named, *normed) if name in part._modules]
         places = [(part._modules, name) for part, name in hang]
         places += [(table, name) for part, at in hang for table in (getattr(part, at)._parameters,
                                                                     getattr(part, at)._buffers)
                    for name, t in table.items() if t is not None]
-        self.prepared = Prepared(found, (attn.spec, ffn.spec), norms, matrices, places, rows=len(x))
-        return self.prepared
+        kept = Prepared(found, (attn.spec, ffn.spec), norms, matrices, places, rows=len(x))
+        still = {rows: one for rows, one in self.prepared.items() if one.holds()}  # others would keep weights alive
+        self.prepared = {**still, key: kept}
+        return kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "prepared": None}  # a copied block has weights of its own
+        return {**self.__dict__, "prepared": {}}  # a copied block has weights of its own
 
 
 class RowAttention(Attention):

@@ -61,7 +61,7 @@ class Graph:
             self.run()  # libraries set themselves up; what it writes is written again
         torch.cuda.current_stream(self.ids.device).wait_stream(beside)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may use the device
             self.logits = self.run()
 
     def run(self) -> Tensor:
