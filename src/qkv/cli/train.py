@@ -133,7 +133,8 @@ def learn(common: Common, run: Any, out: Path, resume: str, *, kept: bool = True
         return stopped.code
     if done.rank:
         return 0
-    result = {**asdict(done.outcome), "test": done.test, "directory": str(out) if kept else None}
+    result = {**asdict(done.outcome), "test": done.test, "refit": done.refit,
+              "directory": str(out) if kept else None}
     if done.verdict:
         result |= {"trivial": done.verdict.trivial, "faults": list(done.verdict.faults)}
     if done.labels:
@@ -199,6 +200,8 @@ def print_end(common: Common, result: dict[str, Any], done: Any) -> None:
                               again=again))
     click.echo(common.say("trained for") + f" {clock(result['seconds'])}, {result['steps']} "
                + common.say("steps, weights") + f" {result['weights']}: {format_numbers(result['metrics'])}")
+    if done.refit:
+        click.echo(common.say(done.refit))
     if result["test"]:
         click.echo(common.say("test") + f": {format_numbers(result['test'])}")
     if labels := done.labels:

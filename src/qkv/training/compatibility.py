@@ -87,6 +87,9 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         (s.rare_words and not objective.labels_texts,
          Message("training.rare_words={rare_words}: it works only with labelled texts; remove it",
                  rare_words=s.rare_words)),
+        (s.refit and (isinstance(splits.train, str | Mixture) or s.shard or s.tensor_parallel > 1),
+         Message("training.refit={refit}: it works only with rows, such as labelled texts, and with whole weights in "
+                 "each process; remove it", refit=s.refit)),
         (s.word_dropout and s.scheduled_sampling,
          Message("training.scheduled_sampling: the model guesses from true words, which training.word_dropout makes "
                  "unknown; remove one of them")),

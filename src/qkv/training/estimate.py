@@ -82,7 +82,7 @@ def estimate(
         parameters=sum(p.numel() for p in core.parameters()),
         trained_parameters=sum(p.numel() for p in run.stepper.weights),
         steps=total, steps_per_epoch=per_epoch, peak_bytes=max(before, peak_memory(core) - own), seconds_per_step=each,
-        seconds=total * each, evaluations=count, evaluation_seconds=count * evaluation,
+        seconds=(1 + settings.refit) * total * each, evaluations=count, evaluation_seconds=count * evaluation,
         tokens_per_second=speed, precision=run.at.precision,
     )
 

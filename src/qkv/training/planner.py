@@ -49,6 +49,7 @@ class Facts:
     alphabet: int
     unspaced: float  # the share of characters of scripts that put no spaces between words
     longest: int  # characters of a source, which one row in a hundred exceeds
+    share: float = 0.0  # of the rows, held out because nobody said which
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     letters = sum(map(len, targets)) or len(text)
     return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
-                 lengths[int(0.99 * (len(lengths) - 1))])
+                 lengths[int(0.99 * (len(lengths) - 1))], splits.share)
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,12 @@ class Planner:
         epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
+        refit = given.get("training.refit", 0.0)
+        if new and f.kind == "labels" and f.share >= 0.05:  # fewer are not missed
+            refit = self.choose("training.refit", 0.3, Message("the held-out rows are learnt too, in the end"))
         pace = time_step(tokens, steps / seconds) if time_step else 0.0
-        if steps * pace > seconds:
-            steps = max(1, int(0.9 * seconds / pace))  # a tenth of the time is for judging
+        if (1 + refit) * steps * pace > seconds:
+            steps = max(1, int(0.9 * seconds / pace / (1 + refit)))  # a tenth of the time is for judging
             why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=pace)
         ends = (given.get("training.steps", 0), math.ceil(given.get("training.epochs", 0) * epoch / tokens))
         steps = min((n for n in ends if n), default=0) or self.choose("training.steps", steps, why)

@@ -17,7 +17,7 @@ from qkv.messages import Message
 from qkv.model import Model
 from qkv.options import nest, replace_from_dict
 from qkv.tasks.label_scores import Accuracy
-from qkv.training import evaluation, loop, run_dir, trivial
+from qkv.training import evaluation, loop, refit, run_dir, trivial
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
@@ -39,6 +39,7 @@ class Trained:
     rank: int = 0  # of this process among those that train together; only the first has metrics and a test
     verdict: Verdict | None = None  # the result beside trivial ones
     labels: Accuracy | None = None  # the scores of a classifier's labels, of the test or else of validation
+    refit: Message | None = None  # how the held-out rows were learnt too, after the outcome
 
 
 def train(run: Run, directory: Path | None, device: str, report: Report | None, resume: bool, ranks: Ranks) -> Trained:
@@ -89,10 +90,12 @@ def train_assembly(
         raise
     if place:
         write_settings(a, place)
+    labels = evaluation.score_held_labels(a, []) if ranks.first and not a.splits.test else None
+    learnt = refit.learn_all_rows(a, outcome.steps, report if ranks.first else None)
     if not ranks.first:
         return Trained(a.model, outcome, {}, directory, ranks.rank)
     numbers, said = evaluation.evaluate_test(a)
-    labels = evaluation.score_held_labels(a, said)
+    labels = labels or evaluation.score_held_labels(a, said)
     verdict = trivial.judge_run(a, outcome, labels)
     if labels and numbers:
         numbers |= {"matthews": round(labels.matthews, 4), "macro_f1": round(labels.macro_f1, 4)}
@@ -100,12 +103,12 @@ def train_assembly(
         a.model.save(directory, family=a.family)
         spent = None if start is None else round(time.process_time() - start, 1)  # of all threads of this process
         done = {"outcome": dataclasses.asdict(outcome), "test": numbers, "cpu_seconds": spent,
-                "trivial": verdict.trivial, "faults": list(verdict.faults)}
+                "trivial": verdict.trivial, "faults": list(verdict.faults), "refit": learnt}
         done |= ({"labels": labels.record} if labels else {}) | ({"ngrams": ngrams} if ngrams else {})
         run_dir.write_json(directory / run_dir.RESULT, done)
         if said:
             write_text_file(directory / run_dir.ANSWERS, "\n".join(said) + "\n", hint=run_dir.RESUME)
-    return Trained(a.model, outcome, numbers, directory, verdict=verdict, labels=labels)
+    return Trained(a.model, outcome, numbers, directory, verdict=verdict, labels=labels, refit=learnt)
 
 
 def recall_choices(run: Run, directory: Path) -> Run:

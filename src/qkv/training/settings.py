@@ -84,6 +84,7 @@ class Settings(Part):
     average: int = 0  # the mean of the weights at the last n evaluations
     ema: float = 0.0  # how much a moving average of the weights keeps at each step, such as 0.999
     patience: int = 0  # stop after so many evaluations in a row, past the warm-up, without a better metric
+    refit: float = 0.0  # then so many more steps on all rows, held-out ones too, as a share of those of the run
     metric: str = "loss"  # of those that evaluation gives; losses are better when lower, all others when higher
     threads: int = 0
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
@@ -97,7 +98,8 @@ class Settings(Part):
         (Message("a rate from 0 to {most}", most=MOST_RATE), lambda n: 0 <= n <= MOST_RATE, ("lr",)),
         (NOT_NEGATIVE, lambda n: n >= 0, (
             "epochs", "seconds", "patience", "warmup", "clip", "average", "weight_decay", "moe_aux_loss", "rare_words",
-            "moe_bias_lr", "auxiliary", "scheduled_sampling_ramp", "spike", "rdrop", "evaluate_every", "save_every")),
+            "moe_bias_lr", "auxiliary", "scheduled_sampling_ramp", "spike", "refit", "rdrop", "evaluate_every",
+            "save_every")),
         (Message("a number above 0, such as 1e-8: Adam divides by it"), lambda n: n > 0, ("eps",)),
         (SHARE, lambda n: 0 <= n <= 1, ("label_smoothing", "decay", "floor", "scheduled_sampling")),
         (SHARE_BELOW_1, lambda n: 0 <= n < 1, ("ema", "word_dropout")),
