@@ -74,7 +74,7 @@ def test_figures_are_of_the_weights_before_and_a_resumed_run_ends_alike(tmp_path
 
 
 @pytest.mark.parametrize(("test", "order"), [((), ["judged", "learnt"]), (ROWS[:5], ["learnt", "judged"])])
-def test_labels_of_held_out_rows_are_scored_before_and_those_of_a_test_after(
+def test_held_out_labels_are_scored_before_and_those_of_a_test_after(
     test: Any, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
