@@ -1,7 +1,7 @@
 """Writing one token after another on a GPU reads the weights at 70 % of the memory's rate.
 
 A LLaMA shape of 7B (or 443M: --small) with random bf16 weights, one row or several, greedy, after a prompt of 512.
-Beside it the same without recorded steps, and transformers' model called token by token. The limit is the time in which
+Beside it the same without captured steps, and transformers' model called token by token. The limit is the time in which
 this GPU's memory gives every weight once. Without a GPU nothing is measured, and it says so.
 """
 

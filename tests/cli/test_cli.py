@@ -565,7 +565,8 @@ def test_a_standard_input_that_cannot_be_read_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "asked", "want"), [("1", "4", "1"), ("3", "2,2", "2"), ("0", "4", "4"), ("x", "4", "4")])
+    ("limit", "asked", "want"),
+    [("1", "4", "1"), ("3", "2,2", "2,2"), ("1", "2,2", "1"), ("0", "4", "4"), ("x", "4", "4")])
 def test_no_more_threads_are_called_than_may_come(limit, asked, want, monkeypatch):
     monkeypatch.setenv("OMP_THREAD_LIMIT", limit)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)

@@ -166,7 +166,7 @@ def test_one_query_that_leans_to_distances_of_its_own_by_head() -> None:
 def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "has_tiles", lambda: False)
+    monkeypatch.setattr(kernels, "has_amx", lambda: False)
     for name, mask in MASKS.items():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
@@ -176,11 +176,11 @@ def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(
         assert (got.float() - exact).abs().max() <= 2**-6 * exact.abs().max(), name
 
 
-def test_where_the_processor_has_tiles_long_rows_take_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_processor_has_amx_long_rows_take_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, _, at, step = setting(MASKS["full"], 6, False, False, 4)
     plain = AttentionBias(None, causal=False)
-    for keys, tiles, kernel in ((10, False, kernels.in_blocks), (10, True, kernels.sdpa), (4, True, kernels.in_blocks)):
-        monkeypatch.setattr(kernels, "has_tiles", lambda tiles=tiles: tiles)
+    for keys, amx, kernel in ((10, False, kernels.in_blocks), (10, True, kernels.sdpa), (4, True, kernels.in_blocks)):
+        monkeypatch.setattr(kernels, "has_amx", lambda amx=amx: amx)
         few = q.bfloat16(), k[:, :, :keys].bfloat16(), v[:, :, :keys].bfloat16()
         assert torch.equal(kernels.attend(*few, plain, at, step), kernel(*few, plain, at, step))
         other = {kernels.in_blocks, kernels.sdpa} - {kernel}

@@ -572,9 +572,10 @@ def test_the_command_prints_its_address_answers_and_ends_with_ctrl_c() -> None:
                 break
             except urllib.error.URLError:
                 time.sleep(0.1)
-        for _ in range(5):  # a request, and then what is no HTTP
+        for body in (b"zz\r\nabc\r\n0\r\n\r\n", b"5\r\nabc"):  # malformed, and cut
             with socket.create_connection(("127.0.0.1", int(port))) as spoilt:
-                spoilt.sendall(b"GET /api/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: \xb2\r\n\r\nSM\r\n\r\n")
+                spoilt.sendall(b"POST /api/run HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+                spoilt.shutdown(socket.SHUT_WR)
                 spoilt.recv(100)
         made.send_signal(signal.SIGINT)
         assert made.wait(60) == 0

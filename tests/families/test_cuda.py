@@ -19,7 +19,7 @@ from qkv.data.collate import Batch
 from qkv.generation.beam import Search, beam
 from qkv.generation.decoder import Decoder
 from qkv.generation.engine import Engine, Settings, generate
-from qkv.generation.graphs import Replay, can_record
+from qkv.generation.graphs import Replay, can_capture
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Sampling
 from qkv.training.losses import step_loss
@@ -109,10 +109,10 @@ def test_gradients_are_those_of_the_host(family, pair):
 
 
 @every
-def test_a_recorded_step_is_the_step(family, pair):
+def test_a_captured_step_is_the_step(family, pair):
     core = pair[1]
-    if not writes(core) or not can_record(core):
-        pytest.skip("its steps cannot be recorded")
+    if not writes(core) or not can_capture(core):
+        pytest.skip("its steps cannot be captured")
     plain, quick = Decoder(core, OPTIONS), Decoder(core, OPTIONS)
     plain.replay = None
     assert isinstance(quick.replay, Replay)
@@ -132,7 +132,7 @@ def test_a_recorded_step_is_the_step(family, pair):
 
 
 @pytest.mark.parametrize("family", ["llama", "bart"])
-def test_a_recorded_step_follows_beams_and_draws(family, pair):
+def test_a_captured_step_follows_beams_and_draws(family, pair):
     drawn = Sampling(0.9, top_k=20, top_p=0.95, seed=3)
     options = replace(OPTIONS, max_new_tokens=40)
     here, there = (generate(core, PROMPTS, options=options, sampling=drawn) for core in pair)

@@ -1,6 +1,6 @@
-"""Keys read at their whole capacity, as a recorded step reads them, against keys read as far as they are written.
+"""Keys read at their whole capacity, as a captured step reads them, against keys read as far as they are written.
 
-The recording itself needs a GPU: tests/families/test_cuda.py.
+The capture itself needs a GPU: tests/families/test_cuda.py.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import torch
 from support.rounding import EXACT
 
 from qkv.generation.decoder import Decoder
-from qkv.generation.graphs import Slots, can_record, has_equal_steps, note_written
+from qkv.generation.graphs import Slots, can_capture, is_capturable, note_written
 from qkv.spec import Experts, Mask, Stack
 
 from .test_batch import PROMPTS, SPECS, feed, model
@@ -51,14 +51,14 @@ def test_a_mask_of_distances_would_be_wrong_there():
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_nothing_is_recorded_on_the_host(name):
-    assert not can_record(model(name))
+def test_nothing_is_captured_on_the_host(name):
+    assert not can_capture(model(name))
     assert Decoder(model(name), feed(name)).replay is None
 
 
-def test_what_depends_on_distances_is_not_recorded():
-    assert [name for name in SPECS if has_equal_steps(SPECS[name])] == list(NAMES)
+def test_what_depends_on_distances_is_not_captured():
+    assert [name for name in SPECS if is_capturable(SPECS[name])] == list(NAMES)
     block = SPECS["causal"].stack.blocks[0]
     for other in (replace(block, attn=replace(block.attn, mask=Mask("causal", alibi_heads=4))),
                   replace(block, ffn=None, moe=Experts(4, 2, block.ffn))):
-        assert not has_equal_steps(replace(SPECS["causal"], decoder=Stack(64, (block, other))))
+        assert not is_capturable(replace(SPECS["causal"], decoder=Stack(64, (block, other))))

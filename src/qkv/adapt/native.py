@@ -46,7 +46,7 @@ class Library:
     compiler: str
     fork: int | None
     number: int | None
-    meet: int | None
+    barrier: int | None
 
     def __str__(self) -> str:
         return f"{self.isa} ({self.compiler})"
@@ -140,13 +140,13 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
         getattr(opened, name).argtypes = (address, address, address, whole)
     opened.qkv_block.argtypes = (address, address, address, address, whole)
     opened.qkv_open.argtypes = (address,)
-    opened.qkv_block_room.argtypes, opened.qkv_block_room.restype = (address,), whole
+    opened.qkv_block_scratch.argtypes, opened.qkv_block_scratch.restype = (address,), whole
     try:  # a runtime of its own would fight with PyTorch's over the cores
         loaded = ctypes.CDLL(None)
-        fork, number, meet, size = (
+        fork, number, barrier, size = (
             ctypes.cast(getattr(loaded, name), address).value
             for name in ("GOMP_parallel", "omp_get_thread_num", "GOMP_barrier", "omp_get_num_threads"))
         opened.qkv_open(size)
     except (AttributeError, OSError, TypeError):
-        fork = number = meet = None
-    return Library(opened, isa, compiler, fork, number, meet)
+        fork = number = barrier = None
+    return Library(opened, isa, compiler, fork, number, barrier)

@@ -75,7 +75,7 @@ class RowBlock(Block):
     def prepare(self, found: Library, x: Tensor) -> Prepared | None:
         """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
         key = len(x), x.dtype
-        if (kept := self.prepared.get(key)) and kept.holds():
+        if (kept := self.prepared.get(key)) and kept.is_current():
             return kept
         attn, ffn = self.attn, self.ffn
         assert isinstance(attn, Attention)
@@ -89,13 +89,12 @@ class RowBlock(Block):
         norms = [read_norm(getattr(part, name, None)) for part, name in normed]
         if any(norm and norm.weight.dtype != x.dtype for norm in norms):
             return None
-        hang = [(part, name) for part, name in (*named, *normed) if name in part._modules]
-        places = [(part._modules, name) for part, name in hang]
-        places += [(table, name) for part, at in hang for table in (getattr(part, at)._parameters,
-                                                                    getattr(part, at)._buffers)
+        children = [(part._modules, name) for part, name in (*named, *normed) if name in part._modules]
+        modules = [child for table, name in children if (child := table[name]) is not None]
+        weights = [(table, name) for module in modules for table in (module._parameters, module._buffers)
                    for name, t in table.items() if t is not None]
-        kept = Prepared(found, (attn.spec, ffn.spec), norms, matrices, places, rows=len(x))
-        still = {rows: one for rows, one in self.prepared.items() if one.holds()}  # others would keep weights alive
+        kept = Prepared(found, (attn.spec, ffn.spec), norms, matrices, (*children, *weights), rows=len(x))
+        still = {n: one for n, one in self.prepared.items() if one.is_current()}  # others keep weights alive
         self.prepared = {**still, key: kept}
         return kept
 

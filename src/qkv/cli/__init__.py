@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from qkv import __version__
-from qkv.cli.common import Common, choose_language
+from qkv.cli.common import Common, choose_language, count_cores
 from qkv.cli.usage import said_by_click
 from qkv.errors import QkvError
 from qkv.files import FULL
@@ -145,11 +145,11 @@ def _prepare_process() -> None:
             getattr(stream, "reconfigure", lambda **_: None)(encoding="utf-8")
     if not THREAD_COUNTS.fullmatch(os.environ.get("OMP_NUM_THREADS", "1")):
         del os.environ["OMP_NUM_THREADS"]  # GNU's OpenMP would ignore it too, but with a line of its own
-    if (limit := os.environ.get("OMP_THREAD_LIMIT", "")).isdecimal() and int(limit):
-        # PyTorch's bf16 products are NaN where fewer threads come than it calls
-        wanted = os.environ.get("OMP_NUM_THREADS", str(os.cpu_count() or 1)).partition(",")[0]
-        os.environ["OMP_NUM_THREADS"] = str(min(int(limit), int(wanted)))
-    os.environ.pop("OMP_DYNAMIC", None)  # the same
+    # PyTorch's bf16 products are NaN where OpenMP starts fewer threads than were asked for
+    limit, count = os.environ.get("OMP_THREAD_LIMIT", ""), os.environ.get("OMP_NUM_THREADS", str(count_cores()))
+    if limit.isdecimal() and 0 < int(limit) < int(count.partition(",")[0]):
+        os.environ["OMP_NUM_THREADS"] = limit
+    os.environ.pop("OMP_DYNAMIC", None)
     atexit.register(gc.freeze)  # or the end looks through torch's million objects for garbage, for 0.4 s
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS["shared" if _others_run() else "alone"])

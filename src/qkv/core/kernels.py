@@ -66,8 +66,8 @@ BLOCK = 64  # queries
 
 
 @cache
-def has_tiles() -> bool:
-    """Whether this CPU multiplies bf16 in tiles (AMX), which PyTorch's fused attention uses."""
+def has_amx() -> bool:
+    """Whether this CPU has AMX for bf16, which PyTorch's fused attention uses."""
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
@@ -80,8 +80,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, 
     if at.spec.dropout == 0.0 or step.drop is no_dropout:  # what follows cannot apply our dropout
         scores = q.shape[0] * q.shape[1] * min(q.shape[2], BLOCK) * k.shape[2]
         slow = q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad  # fused attention is
-        if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_tiles()):
-            return in_blocks(q, k, v, mask, at, step)  # bench/attention_inference.py: 2 to 10 times, with tiles half
+        if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_amx()):
+            return in_blocks(q, k, v, mask, at, step)  # bench/attention_inference.py: 2 to 10 times, with AMX half
         if k.shape[1] < q.shape[1] and q.shape[2] == 1:
             return gqa_decode(q, k, v, mask, at, step)
         return sdpa(q, k, v, mask, at, step)

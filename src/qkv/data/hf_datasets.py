@@ -93,8 +93,6 @@ def name_damage(path: Path) -> Iterator[None]:
     """QkvError with the file where its columns cannot be read."""
     try:
         yield
-    except QkvError:
-        raise
     except Exception as e:  # pyarrow's errors have no common ancestor
         raise QkvError("{path}: damaged Parquet: {e}", path=path, e=e) from None
 

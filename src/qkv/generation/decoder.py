@@ -15,7 +15,7 @@ from qkv.core.cache import Static
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
-from qkv.generation.graphs import Replay, can_record
+from qkv.generation.graphs import Replay, can_capture
 from qkv.generation.sequence import DecodeOptions
 
 
@@ -33,7 +33,7 @@ class Decoder:
         self.inputs = Inputs()  # what stays the same from call to call: memory, prefix, blank
         self.ids = torch.empty(0, 0, dtype=torch.long)  # B T, without a cache
         self.real: Tensor | None = None  # B T
-        self.replay = Replay(core) if can_record(core) else None
+        self.replay = Replay(core) if can_capture(core) else None
 
     def encode(self, sources: Seq[Seq[int]]) -> None:
         """Read the sources of an encoder-decoder, right-padded."""

@@ -1,4 +1,4 @@
-"""On CUDA a decoding step is recorded once and replayed, so that the host launches one graph instead of each kernel.
+"""On CUDA a decoding step is captured as a graph and replayed, so that the host launches that instead of each kernel.
 
 A graph reads and writes the same memory at every replay, so the keys are read at their whole capacity, and the place of
 the next token is a number on the device. Letters: B rows, G key/value groups, T new tokens, S capacity, K head dim,
@@ -13,7 +13,7 @@ from qkv.core.model import Transformer
 from qkv.core.step import Inputs, active_tracer
 from qkv.spec import Spec
 
-WAIT = 3  # steps of one shape before it is recorded: that costs as much as three steps
+WAIT = 3  # steps of one shape before it is captured, which costs as much as three steps
 
 
 class Slots(Cache):
@@ -48,7 +48,7 @@ class Slots(Cache):
 
 
 class Graph:
-    """One decoding step of these rows and buffers, recorded."""
+    """One decoding step of these rows and buffers, captured."""
 
     def __init__(self, core: Transformer, inputs: Inputs, cache: Static) -> None:
         self.core, self.inputs, self.slots = core, inputs, Slots(cache)
@@ -69,7 +69,7 @@ class Graph:
         return self.core(self.ids, self.inputs, self.slots, mode="decode", logits_to_keep=1).logits[:, 0]
 
     def matches(self, inputs: Inputs, cache: Static) -> bool:
-        """Whether it was recorded for these buffers, and they have room."""
+        """Whether it was captured for these buffers, and they have room."""
         same = all(a is b for a, b in zip(self.buffers, cache.buffers, strict=True))
         return same and inputs is self.inputs and cache.length < self.slots.capacity
 
@@ -98,7 +98,7 @@ def note_written(cache: Static) -> None:
 
 
 class Replay:
-    """Records the decoding steps of a core when the same shape comes again and again."""
+    """Captures the decoding steps of a core when the same shape comes again and again."""
 
     def __init__(self, core: Transformer) -> None:
         self.core, self.graph, self.steps = core, None, 0
@@ -119,12 +119,12 @@ class Replay:
         return self.graph.replay(tokens, cache)
 
 
-def can_record(core: Transformer) -> bool:
-    """Whether its decoding steps are recorded: on CUDA, where one is as the other."""
-    return core.embed.weight.device.type == "cuda" and has_equal_steps(core.spec)
+def can_capture(core: Transformer) -> bool:
+    """Whether its decoding steps are captured: on CUDA, where one is as the other."""
+    return core.embed.weight.device.type == "cuda" and is_capturable(core.spec)
 
 
-def has_equal_steps(s: Spec) -> bool:
+def is_capturable(s: Spec) -> bool:
     """Whether the host takes no part in a step, and no mask asks how far apart two slots are."""
     blocks = s.decoder.blocks if s.decoder else ()
     parts = [part for block in blocks for part in (block.attn, block.cross) if part]
