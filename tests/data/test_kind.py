@@ -300,3 +300,11 @@ def test_without_the_count_of_labels_these_fail(monkeypatch: pytest.MonkeyPatch)
     name, text, _, _ = CASES[0]
     with pytest.raises(QkvError):
         find_kind([put(name, text)], {})
+
+
+def test_a_table_of_one_endless_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("text_files", "formats"):
+        monkeypatch.setattr(f"qkv.data.{module}.LONGEST", 1000, raising=False)
+    monkeypatch.setattr("qkv.data.kind.LIMIT", 1000)
+    with pytest.raises(QkvError, match=r"a.tsv:1: one line of 9,002 bytes"):
+        find_kind([put("a.tsv", "x\t" + "a" * 9000 + "\n")], {})

@@ -1,5 +1,6 @@
 """Data that are not held in memory: large texts and many rows give the batches that small ones give."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -87,6 +88,12 @@ def test_json_lines_read_as_their_texts(folder: Path) -> None:
     a = open_run("book.jsonl", "tokenizer.kind=char", "tokenizer.size=100")
     whole = tokenizer_for(a.model).encode("".join(f"{text}\n\n" for text in texts), special=False)
     assert join_ids(a.splits.train) + join_ids(a.splits.valid) == whole
+
+
+def test_a_small_file_that_holds_much_is_large(folder: Path) -> None:
+    (folder / "bomb.txt.gz").write_bytes(gzip.compress(b"a" * 100_000, mtime=0))
+    assert (folder / "bomb.txt.gz").stat().st_size < large_text.LARGE
+    assert isinstance(open_run("bomb.txt.gz", "tokenizer.size=300").splits.train, Mixture)
 
 
 def test_one_long_line_is_read_in_blocks(folder: Path) -> None:

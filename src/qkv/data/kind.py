@@ -26,7 +26,7 @@ from qkv.data.columns import (
 )
 from qkv.data.formats import Sample, find_format, list_files, sample_lines
 from qkv.data.sources import JSON, LABEL_KEYS, find_delimiter, is_header, parse_object, read_rows
-from qkv.data.text_files import Line, find_suffix
+from qkv.data.text_files import Line, decode_line, find_suffix, read_raw_lines
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.options import flatten
@@ -133,6 +133,8 @@ def read_table(paths: Sequence[Path], asked: Asked) -> Kind:
     tables = [read_cells(path, LIMIT // len(paths)) for path in paths]
     rows, place = [row for cells, _, _ in tables for row in cells], ", ".join(map(str, paths))
     if not rows:
+        for line in read_raw_lines(paths[0]):  # names what is no line of text
+            decode_line(paths[0], line)
         raise QkvError("{path}: no row of data", path=paths[0])
     headers = {bool(titles) for _, titles, _ in tables}
     if len(headers) > 1:

@@ -10,6 +10,7 @@ import io
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +73,22 @@ def open_text(path: Path) -> IO[bytes]:
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
+
+
+def measure_text(path: Path, *, most: int) -> int:
+    """The bytes of text in a file, a compressed one's when unpacked; it is read until there are `most`.
+
+    Raises:
+        QkvError: as `open_text`, of a compressed file.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        if not any(file.read(8).startswith(magic) for magic in UNPACKERS):
+            return path.stat().st_size
+    size = 0
+    with open_text(path) as file:
+        while size < most and (block := file.read(HEAD)):
+            size += len(block)
+    return size
 
 
 def refuse_special(path: Path) -> None:

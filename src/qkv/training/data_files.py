@@ -18,7 +18,7 @@ from qkv.data.check import NAMED, find_leaks
 from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK, RUN, count_familiar
 from qkv.data.shards import Mixture
-from qkv.data.text_files import explain_missing, find_suffix
+from qkv.data.text_files import explain_missing, find_suffix, measure_text
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message, join
 from qkv.tokenizers.tokenizer import Tokenizer
@@ -148,7 +148,7 @@ class Data(Part):
         key = self.keys[0] if len(self.keys) == 1 else ""
         apart = (self.valid_file, self.test_file)
         files = [folder / name for name in self.text]
-        if sum(file.stat().st_size for file in files if file.is_file()) >= large_text.LARGE:
+        if sum(measure_text(file, most=large_text.LARGE) for file in files if file.is_file()) >= large_text.LARGE:
             named = (self.text, *((one,) if one else () for one in apart))
             train, valid, test = (read_large(folder, names, policy, key) if names else "" for names in named)
             return Splits(train, valid or train, test)
