@@ -151,6 +151,10 @@ def test_each_python_block_runs(block: str, tmp_path: Path, monkeypatch) -> None
     exec(compile(block, "README", "exec"), {"__name__": "readme"})
 
 
+def test_the_changelog_leads_to_pages_not_to_places_in_them() -> None:
+    assert re.findall(r"\]\([^)]*\.md#[^)]*\)", text("CHANGELOG.md")) == []  # the site has it in both languages
+
+
 @pytest.mark.parametrize("page", [page for pair in MIRRORS for page in pair] + ["docs/house.md"])
 def test_links_and_scripts_point_at_what_is_there(page: str) -> None:
     links = [(ROOT / page).parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text(page))]

@@ -4,7 +4,9 @@ import ast
 import importlib.util
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -320,3 +322,19 @@ def test_the_site_on_a_phone(built: Path) -> None:
     assert found["first"]["bytes"] <= 400_000
     assert found["with_model"] <= 3_000_000
     assert found["again"]["bytes"] == 0  # all of it was kept
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_site_in_firefox(built: Path) -> None:
+    firefox = os.environ.get("FIREFOX") or shutil.which("firefox-esr") or shutil.which("firefox")
+    if firefox is None or shutil.which("node") is None:
+        pytest.skip("needs Node and Firefox")
+    program = [shutil.which("node") or "", "--experimental-websocket", "tests/firefox.mjs", str(built)]
+    done = subprocess.run(program, cwd=browsing.WEB, capture_output=True, encoding="utf-8", timeout=900, check=False,
+                          env={**os.environ, "FIREFOX": firefox})
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["pages"] == 48
+    assert "book" in found["translated"]
+    assert float(found["lab"]) < 1e-4

@@ -42,11 +42,12 @@ const painted = (page) => page.evaluate(() => Math.round(performance.getEntriesB
 /** A visit from the cache: the model opened, and a first sentence of one's own answered. */
 async function came_back(rate) {
   const { page, busy, sent } = await phone(rate), began = performance.now();
-  await page.goto(site.address, { waitUntil: "commit" });
+  await page.goto(site.address, { waitUntil: "load" });
+  const loaded = Math.round(performance.now() - began);
   await page.locator(".qkv-live button").first().click();
   await idle(page);
   const there = Math.round(performance.now() - began), worked = await busy(), own = await said(page, OWN, busy);
-  const found = { painted: await painted(page), model_there: there, own_answered: there + own.ms, busy: Math.round(worked) + own.busy, bytes: sent.bytes };
+  const found = { painted: await painted(page), loaded, model_there: there, own_answered: there + own.ms, after_load: there + own.ms - loaded, busy: Math.round(worked) + own.busy, bytes: sent.bytes };
   await page.close();
   return found;
 }

@@ -96,10 +96,8 @@ export class Tensor {
     const shape = range(wide).map((i) => Math.max(this.shape.at(i - wide) ?? 1, b.shape.at(i - wide) ?? 1));
     const real = [this, b].find((t) => t.dtype === "float64" && t.shape.length) ?? [this, b].find((t) => t.dtype === "float32") ?? this;
     const out = new KINDS[dtype ?? real.dtype](count(shape));
-    let at = 0;
-    each_row([this, b], shape, (n, starts, steps) => {
-      for (let i = starts[0], j = starts[1], end = at + n; at < end; i += steps[0], j += steps[1]) out[at++] = f(this.data[i], b.data[j]);
-    });
+    let at = 0, one = this.data, two = b.data;
+    each_row([this, b], shape, (n, [i, j], [step, other]) => { for (const end = at + n; at < end; i += step, j += other) out[at++] = f(one[i], two[j]); });
     return new Tensor(out, shape);
   }
 
@@ -263,7 +261,7 @@ export function cat(parts: Tensor[], dim = 0): Tensor {
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   const [m, k] = weight.shape, n = x.size / k, out = new Float32Array(n * m), add = bias?.numbers();
   kernel.products(x.numbers(), weight.numbers(), out, n, k, m);
-  if (add) for (let i = 0; i < out.length; i++) out[i] += add[i % m];
+  if (add) for (let i = 0; i < out.length; i += m) for (let j = 0; j < m; j++) out[i + j] += add[j];
   return new Tensor(out, [...x.shape.slice(0, -1), m]);
 }
 
@@ -348,7 +346,9 @@ export function read_safetensors(file: ArrayBuffer): Map<string, Tensor> {
     found.set(name, new Tensor(out, at.shape));
   }
   for (const [name, scale] of [...found].filter(([name]) => name.endsWith("_scale"))) {
-    found.set(name.slice(0, -6), found.get(name.slice(0, -6))!.mul(scale).float()); found.delete(name);
+    const { data, shape } = found.get(name.slice(0, -6))!, wide = shape.at(-1)!;
+    for (let i = 0; i < data.length; i += wide) for (let j = 0, by = scale.data[i / wide]; j < wide; j++) data[i + j] *= by;
+    found.delete(name);
   }
   return found;
 }

@@ -148,7 +148,9 @@ def guard_panics(what: Message) -> Iterator[None]:
     except BaseException as e:
         if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
             raise
-        raise QkvError("{what}: {e}", what=what, e=e) from e
+        said = str(e)  # may quote a whole value of the file; what was expected is at its end
+        said = said if len(said) <= 400 else f"{said[:200]} … {said[-200:]}"
+        raise QkvError("{what}: {e}", what=what, e=said) from e
 
 
 def one_file(about: Stated, name: str) -> FoundTokenizer:

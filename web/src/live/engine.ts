@@ -160,9 +160,8 @@ export function ask(model: Model, question: Question, id: string): Run {
   const ended = force.length > 0 && said.eos.includes(force.at(-1)!);
   const best = ended ? { tokens: [], logprobs: [] } : width > 1 ? beam(reader, ids, choice)[0]! : write(reader, ids, choice);
   const tokens = [...force, ...best.tokens], again = new Reader(core, said, trace.tap(question.cut, path));
-  const forced = force.length < tokens.length ? force : force.slice(0, -1); // the last token is not read: nothing was said after it
-  again.begin(ids, forced);
-  for (const token of tokens.slice(forced.length, -1)) again.step([token]);
+  const forced = force.length < tokens.length ? force : force.slice(0, -1);
+  again.begin(ids, tokens.slice(0, -1)); // the last token is not read: nothing was said after it
   const start = both ? said.start : [...ids, ...(said.kind === "prefix" ? said.start : [])];
   return {
     ...common, read: [...start, ...tokens.slice(0, -1)], given: start.length + forced.length, ms: performance.now() - began,

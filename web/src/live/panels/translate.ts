@@ -10,9 +10,9 @@ class TranslatePanel extends Panel {
   }
 
   protected view(): TemplateResult {
-    const { meta, state } = this.page, source = meta.encoder?.tokens ?? meta.decoder?.tokens.slice(0, meta.decoder.prompt) ?? [];
+    const { meta } = this.page, source = meta.encoder?.tokens ?? meta.decoder?.tokens.slice(0, meta.decoder.prompt) ?? [];
     const written = meta.written ?? [];
-    const ms = new Intl.NumberFormat(state.lang, { maximumFractionDigits: 0 }).format(meta.ms);
+    const ms = Math.round(meta.ms);
     return html`${meta.output ? html`<p class="written" role="status">${meta.output}</p>` : nothing}
       ${meta.labels ? html`<h3>${this.t("labels")}</h3>${bars([...meta.labels].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, value]) => ({ name, value })), { label: this.t("labels"), as: "percent", most: 1 })}` : nothing}
       <h3>${this.t("translate.read", source.length)}</h3>${strip(source, { label: this.t("source"), at: -1, pick: () => {} })}
