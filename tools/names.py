@@ -67,7 +67,7 @@ PROTOCOLS = {
     "main": "the entry point of a program",
     "to": "as torch.Tensor.to: the same in another place, or in another language",
     "tap": "core.step.Tracer",
-    "append": "core.cache.Cache",
+    **dict.fromkeys(("append", "choose_attend", "get_or_compute"), "core.cache.Cache"),
     **dict.fromkeys(("select_rows", "reorder"), "generation.beam.Rows"),
     "forms": "plots: what a readout draws",
     **dict.fromkeys(("lens", "parts", "walk", "line"), "readouts: the method of Trace, the page's answer, the table"),

@@ -14,11 +14,11 @@ CONTEXT = 256  # tokens a window when the loss is measured
 
 
 @verb("Write a model in another form: with fewer key/value heads (GQA, MQA), in another dtype, as another family, or "
-      "as one .gguf file for llama.cpp, or as a folder for a page that runs the model in the browser. With --text, "
-      "report how the loss on that text changes.", examples=(
+      "as one .gguf file for llama.cpp, as ONNX graphs, or as a folder for a page that runs the model in the browser. "
+      "With --text, report how the loss on that text changes.", examples=(
         "qkv convert ./my-model ./my-model-gqa --attention gqa:2 --to-dtype bf16",
         "qkv convert demo-lm demo-lm.gguf --to-dtype q8_0",
-        "qkv convert demo site/models/demo --to web",
+        "qkv convert demo-lm demo-lm-onnx --to onnx",
     ))
 @click.argument("source")
 @click.argument("target")
@@ -27,8 +27,9 @@ CONTEXT = 256  # tokens a window when the loss is measured
         help="dtype to save in (default: unchanged, or --dtype int8|int4); q8_0 and q4_0 for .gguf alone")
 @option("--family", help="family to save as (default: unchanged)")
 @option("--text", type=InputFile(), help="text to measure the loss on")
-@option("--to", "form", type=click.Choice(["web"]), help="web: a folder with weights (int8 unless --to-dtype), "
-        "tokenizer.json and spec.json, which the program of qkv show --language typescript reads")
+@option("--to", "form", type=click.Choice(["web", "onnx"]), help="web: a folder with weights (int8 unless --to-dtype), "
+        "tokenizer.json and spec.json, which the program of qkv show --language typescript reads; onnx: a folder with "
+        "graphs in fp32 for onnxruntime, whose cache goes in and comes out, and graphs.json, which names them")
 def command(
     common: Common, source: str, target: str, attention: str | None, to_dtype: str | None, family: str | None,
     text: Path | None, form: str | None,
@@ -49,8 +50,9 @@ def command(
     there = Path(target)
     if there.is_file() or (there.is_dir() and any(there.iterdir())):  # another model there would be half replaced
         raise QkvError("{target}: exists already; name a new directory, or remove this one first", target=target)
-    if form == "web":
-        write_for_web(common, source, there, to_dtype, refused=bool(attention or family or text))
+    if form:
+        write = write_for_web if form == "web" else write_for_onnx
+        write(common, source, there, to_dtype, refused=bool(attention or family or text))
         return
     if common.dtype in quantise.KINDS:  # of the numbers as they are stored, not as bf16 has them
         to_dtype, common = to_dtype or common.dtype, replace(common, dtype="auto")
@@ -85,6 +87,19 @@ def write_for_web(common: Common, source: str, target: Path, dtype: str | None, 
     common.print_result({"source": source, "target": str(target), **written}, [
         common.say("written to {target}: {size:,} bytes of weights in {dtype}", target=target, size=written["bytes"],
                    dtype=written["dtype"])])
+
+
+def write_for_onnx(common: Common, source: str, target: Path, dtype: str | None, *, refused: bool) -> None:
+    """A folder with ONNX graphs."""
+    from qkv.checkpoints.onnx_out import write_onnx
+
+    if refused or dtype not in (None, "fp32"):
+        raise QkvError("--to onnx: takes --to-dtype fp32 and no other change; convert in two steps")
+    model = common.load_model(source)
+    files = [str(path) for path in write_onnx(model.core, target, tokenizer=model.tokenizer)]
+    common.print_result({"source": source, "target": str(target), "graphs": files}, [
+        common.say("written to {target}: {files}, graphs.json", target=target,
+                   files=", ".join(Path(file).name for file in files))])
 
 
 def list_changes(report: dict[str, Any], say: Callable[..., str], *, pooled: bool) -> Iterator[str]:

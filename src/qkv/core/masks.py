@@ -40,7 +40,7 @@ def find_blocked(rule: spec.Mask, at: MaskContext) -> Iterator[tuple[str, Tensor
         prefix_end = at.q_pos.new_zeros(1) if at.prefix_end is None else at.prefix_end
         yield "future", (ahead > 0)[None] & (at.k_pos[None, :] >= prefix_end[:, None])[:, None, :]
     if at.padding_mask is not None:
-        yield "padding", ~at.padding_mask[:, None, :].expand(-1, len(at.q_pos), -1)
+        yield "padding", ~at.padding_mask[:, None, :].expand(-1, at.q_pos.shape[0], -1)
     if rule.window is not None:
         far = ahead.abs() if rule.kind == "full" else -ahead
         yield "window", (far >= rule.window)[None]
@@ -52,7 +52,7 @@ def build_mask(rule: spec.Mask, at: MaskContext) -> AttentionBias:
     """The mask in the cheapest form that attend() can use; masked cells get the lowest finite fp32: no row is NaN."""
     if rule.alibi_heads:
         return add_position_bias(build_mask(spec.Mask(rule.kind, rule.window), at), compute_alibi(rule.alibi_heads, at))
-    queries, keys = len(at.q_pos), len(at.k_pos)
+    queries, keys = at.q_pos.shape[0], at.k_pos.shape[0]
     wide = rule.window is None or rule.window >= keys
     if at.padding_mask is None and at.document_ids is None and wide:
         if rule.kind in ("full", "memory") or (queries == 1 and rule.kind in ("causal", "prefix")):

@@ -190,7 +190,7 @@ class Labels(nn.Module):
             real = (at == torch.arange(at.shape[1], device=at.device))[..., None]  # B T 1
             x = (x * real).sum(1) / real.sum(1)  # B D
         else:
-            x = x[torch.arange(len(x), device=x.device), step.positions.token.argmax(1)]  # B D
+            x = x[torch.arange(x.shape[0], device=x.device), step.positions.token.argmax(1)]  # B D
         return step.tap(self, "out", self.out(step.drop(self.dense(x), s.dropout)))
 
 
