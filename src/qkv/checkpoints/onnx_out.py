@@ -22,7 +22,6 @@ from qkv.core.step import Inputs
 from qkv.errors import QkvError
 from qkv.files import replace_dir, write_text_file
 from qkv.spec import Spec
-from qkv.tokenizers.tokenizer import Tokenizer
 
 Role = Literal["model", "encoder", "decoder"]
 
@@ -136,8 +135,8 @@ def plan_graphs(core: Transformer) -> list[Graph]:
     return [*graphs, graph]
 
 
-def write_onnx(core: Transformer, directory: Path, *, tokenizer: Tokenizer | None = None) -> list[Path]:
-    """Write the graphs of a model in fp32, graphs.json and its tokenizer.json into a new directory.
+def write_onnx(core: Transformer, directory: Path, *, tokenizer: str = "") -> list[Path]:
+    """Write the graphs of a model in fp32, graphs.json and the text of its tokenizer.json into a new directory.
 
     Raises:
         QkvError: the packages for it are not installed, or a part of the model cannot be exported.
@@ -152,7 +151,7 @@ def write_onnx(core: Transformer, directory: Path, *, tokenizer: Tokenizer | Non
         about = {g.name: {"inputs": {n: name_sizes(g, n) for n in g.inputs}, "outputs": g.outputs} for g in graphs}
         write_text_file(aside / "graphs.json", json.dumps(about, indent=1) + "\n")
         if tokenizer:
-            tokenizer.backend.save(str(aside / "tokenizer.json"))
+            write_text_file(aside / "tokenizer.json", tokenizer)
     return [directory / f"{graph.name}.onnx" for graph in graphs]
 
 
