@@ -13,7 +13,7 @@ from qkv.messages import Message
 from qkv.training import own_data, planner, recipes, session
 from qkv.training.distributed import Ranks
 from qkv.training.planner import Facts, measure_data, plan
-from qkv.training.run import Run
+from qkv.training.run import Run, parse_overrides
 from qkv.training.settings import Settings
 from qkv.training.splits import Splits
 
@@ -53,6 +53,27 @@ def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
     assert choose(facts, "bert")["training.rare_words"] == 1.0
     for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):  # these know all text
         assert "training.rare_words" not in choose(facts, "bert", **other)
+
+
+def test_adapters_read_few_conversations_often() -> None:
+    def planned(rows: int, **more: Any) -> dict[str, Any]:
+        facts = Facts("conversations", "chat", rows, 80 * rows, 80 * rows, 60, 0.0, 60, share=0.1)
+        return choose(facts, "llama", base="m", **more)
+
+    rows = (50, 250, 1_900, 20_000)
+    adapted, whole = ([planned(n, **more) for n in rows] for more in ({"training__lora__rank": 8}, {}))
+    steps = [one["training.steps"] for one in adapted]
+    assert steps == sorted(steps)
+    assert steps[1] >= 2 * whole[1]["training.steps"]
+    assert steps[3] == whole[3]["training.steps"]  # so many are read five times by either
+    assert [one.get("training.keep") for one in adapted] == ["last", "last", "last", None]
+    assert all("training.keep" not in one and "training.refit" not in one for one in whole)
+    assert adapted[0]["training.refit"] == 0.4  # those held out are learnt too
+
+
+def test_adapters_may_be_asked_for_by_their_short_name() -> None:
+    found = parse_overrides(["lora.rank=8", "training.lora.alpha=16"])
+    assert found == {"training": {"lora": {"rank": 8, "alpha": 16}}}
 
 
 def test_dropout_of_text_is_for_what_is_read_often() -> None:

@@ -59,6 +59,18 @@ def test_the_rate_rises_to_the_height_of_the_run_and_ends_at_nothing(name: Any) 
     assert rates[-1] == 0.0
 
 
+@pytest.mark.parametrize("every", [4, 5])  # the last step is evaluated, or not
+def test_the_last_weights_are_kept_where_that_is_asked(every: int, tmp_path: Path) -> None:
+    worse = {"lr": 0.5, "refit": 0.0, "metric": "loss", "patience": 1, "evaluate_every": every}  # diverges at once
+    best = recipes.train(run_of(**worse), out=tmp_path / "a", device="cpu").outcome
+    last = recipes.train(run_of(**worse, keep="last"), out=tmp_path / "b", device="cpu")
+    assert (last.outcome.weights, last.outcome.steps) == ("last", 12)
+    assert last.outcome.metrics["loss"] > best.metrics["loss"]
+    again = recipes.train(run_of(**worse, keep="last"), out=tmp_path / "b", device="cpu", resume=True)
+    kept = dict(last.model.core.named_parameters())
+    assert all(torch.equal(t, kept[name]) for name, t in again.model.core.named_parameters())
+
+
 def test_figures_are_of_the_weights_before_and_a_resumed_run_ends_alike(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     done = recipes.train(run_of(log_every=1), out=tmp_path / "a", device="cpu", report=events.append)

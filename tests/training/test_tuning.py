@@ -358,6 +358,21 @@ def test_a_conversation_is_learnt_and_the_saved_model_answers(tmp_path: Path) ->
     assert qkv.load(tmp_path, device="cpu").chat("say warm").text == "warm warm"
 
 
+def test_conversations_are_answered_together_as_each_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = recipes.train(dataclasses.replace(run_of("chat", "gpt2"), splits=lambda: Splits(TALKS, TALKS))).model
+    asked = [source for source, _ in objectives.split_last_answers(TALKS)]
+    alone = [model.chat(source, max_new_tokens=5).text for source in asked]
+    calls, real = list[int](), type(model).generate
+
+    def generate(self: Any, prompts: Any, **options: Any) -> Any:
+        calls.append(len(prompts))
+        return real(self, prompts, **options)
+
+    monkeypatch.setattr(type(model), "generate", generate)
+    assert objectives.CHAT.answer(model, asked, Decoding(longest=5)) == alone
+    assert calls == [len(asked)]
+
+
 def test_what_is_longer_than_the_context_is_counted_and_told() -> None:
     long = [({"role": "user", "content": "good " * 60}, {"role": "assistant", "content": "bad"})]
     run = dataclasses.replace(run_of("chat", "gpt2"), splits=lambda: Splits(TALKS + long, TALKS))

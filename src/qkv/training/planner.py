@@ -170,9 +170,11 @@ class Planner:
             lr = 3e-4 if width <= 256 else 1e-4
             if f.kind == "labels":  # a new output learns beside what is known
                 lr = 1e-3 if width <= 256 else 2e-4
-            usual = {**USUAL["conversations"], "lr": 1e-3 if adapters else lr,
+            usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
         why = Message("usual for a new model") if new else Message("gentle, as the model was trained before")
+        if not new and self.given.get("training.lora.rank"):
+            why = Message("usual for adapters")
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
         return self.given.get("training.optimizer", usual["optimizer"])
@@ -185,14 +187,19 @@ class Planner:
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
         passes = min(100.0, max(0.3, passes)) if new else 5.0
+        by_heart = not new and f.kind == "conversations" and given.get("training.lora.rank", 0) > 0 and rows < 2000
+        if by_heart:  # what few of them tell cannot be worked out from the others
+            passes = 24 * (rows / 250) ** -0.7
+            self.choose("training.keep", "last", Message("so few conversations are learnt by heart"))
         tokens = self.choose("training.tokens", 1024 if rows < 1e5 or f.kind != "pairs" else 2048,
                              Message("small steps learn more in the same time"))
         epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
         refit = given.get("training.refit", 0.0)
-        if new and f.kind == "labels" and f.share >= 0.05:  # fewer are not missed
-            refit = self.choose("training.refit", 0.3, Message("the held-out rows are learnt too, in the end"))
+        if ((new and f.kind == "labels") or by_heart) and f.share >= 0.05:  # fewer are not missed
+            refit = self.choose("training.refit", 0.4 if by_heart else 0.3,
+                                Message("the held-out rows are learnt too, in the end"))
         pace = time_step(tokens, steps / seconds) if time_step else 0.0
         if (1 + refit) * steps * pace > seconds:
             steps = max(1, int(0.9 * seconds / pace / (1 + refit)))  # a tenth of the time is for judging

@@ -135,8 +135,11 @@ OWN_PARTS: dict[str, type[Any]] = {"data": Data, **PARTS}  # of a run over your 
 
 
 def parse_overrides(words: Iterable[str], parts: Mapping[str, Any] = PARTS) -> dict[str, Any]:
-    """`a.b=c` words as a nested mapping; for an unknown key the error names the nearest one of any part."""
-    values = parse_assignments(words)
+    """`a.b=c` words as a nested mapping; for an unknown key the error names the nearest one of any part.
+
+    `lora.rank=8` is short for `training.lora.rank=8`.
+    """
+    values = parse_assignments([f"training.{word}" if word.startswith("lora.") else word for word in words])
     for key, value in values.items():
         if key in parts and not isinstance(value, dict):
             raise QkvError("{key}={value}: names a part, expected a key in it such as {key}.…=…", key=key, value=value)

@@ -86,6 +86,7 @@ class Settings(Part):
     patience: int = 0  # stop after so many evaluations in a row, past the warm-up, without a better metric
     refit: float = 0.0  # then so many more steps on all rows, held-out ones too, as a share of those of the run
     metric: str = "loss"  # of those that evaluation gives; losses are better when lower, all others when higher
+    keep: Literal["best", "last"] = "best"  # weights: the best by metric, or the latest, as of what is learnt by heart
     threads: int = 0
     lora: Lora = field(default_factory=Lora)  # with a rank, adapters learn and the rest stays as it is
 
@@ -119,7 +120,7 @@ class Settings(Part):
             hint = nearest(self.metric, new)
             raise QkvError("training.metric: evaluation gives no {metric!r}{hint} (it gives: {known})",
                            metric=self.metric, hint=hint, known=known)
-        return old is None or rank(self.metric, new) > rank(self.metric, old)
+        return old is None or self.keep == "last" or rank(self.metric, new) > rank(self.metric, old)
 
 
 def rank(metric: str, found: Mapping[str, Any]) -> tuple[float, ...]:

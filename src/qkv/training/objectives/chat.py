@@ -79,7 +79,8 @@ def split_last_answers(talks: Sequence[Talk]) -> list[tuple[list[dict[str, Any]]
 
 def answer_talks(model: Model, sources: Sequence[Any], how: Decoding) -> list[str]:
     """What a model answers to each conversation."""
-    return [model.chat(talk, beam=how.beam, max_new_tokens=how.longest or 256).text for talk in sources]
+    prompts = [model.conversation(talk) for talk in sources]
+    return [r.text for r in model.generate(prompts, beam=how.beam, max_new_tokens=how.longest or 256)]
 
 
 CHAT = Objective("chat", "conversations", END_TOKENS, "none", plan_chat, answer_talks, ("causal decoder",),
