@@ -31,7 +31,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "adapt": 1033, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 492, "baselines": 223, "chat": 387, "generation": 2178, "lens": 2223,
     "specialize": 1887, "tasks": 1544, "model": 175, "hub": 188, "training": 5661, "explore": 2492, "labs": 3544,
-    "cli": 3329, "__init__": 24, "__main__": 3,
+    "cli": 3400, "__init__": 24, "__main__": 3,
     "arguments": 155,
     "serve": 1836,
     "downloads": 106,

@@ -19,6 +19,21 @@ PAIR = re.compile(r"-([a-z]{2,3})-([a-z]{2,3})$")  # at the end of a name such a
 LANGUAGES = {"demo": ("zh", "en")}  # of the bundled translator
 
 
+class Span(click.ParamType):
+    """A number of replicas, or the least and the most of them: N or LEAST:MOST."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        least, colon, most = value.partition(":")
+        words = (least, most if colon else least)
+        if not all(re.fullmatch("[0-9]{1,3}", word) for word in words) or not 1 <= int(least) <= int(words[1]) <= 256:
+            self.fail(Message("{value}: expected a number from 1 to 256, or two such as 1:4", value=value), param, ctx)
+        return int(least), int(words[1])
+
+
 @verb("Serve models over HTTP as OpenAI's clients ask for them, with a page to chat and to translate. A MODEL may be "
       "given a name: NAME=MODEL.", examples=(
         "qkv serve ./smollm2.gguf",
@@ -48,8 +63,10 @@ LANGUAGES = {"demo": ("zh", "en")}  # of the bundled translator
         "answer")
 @option("--streams", type=click.IntRange(1), default=1024, help="requests of one key at a time")
 @option("--drain", type=FiniteRange(0), default=30.0, metavar="SECONDS", help="time for answers to end at SIGTERM")
-@option("--replicas", type=click.IntRange(1, 256), default=1, help="processes that serve the same models behind one "
-        "address, each with models of its own")
+@option("--replicas", type=Span(), default="1", metavar="N", help="processes that serve the same models behind one "
+        "address, each with models of its own; with --ray also LEAST:MOST, as the load asks")
+@option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]", help="let Ray Serve run the replicas, on all "
+        "machines of a cluster or on this one")
 @option("--engine", type=click.Choice(["qkv", "vllm"]), default="qkv", help="vllm: vLLM serves the model, where it is "
         "installed; its own options come after --")
 @click.option("--socket", hidden=True, type=click.Path(path_type=Path))
@@ -67,7 +84,9 @@ def command(common: Common, models: tuple[str, ...], **how: Any) -> None:
         return hand_to_vllm(common, sources, how, list(models[own:]))
     if own < len(models):
         raise click.UsageError(Message("{word}: options after -- are for --engine vllm", word=models[own]))
-    if how["replicas"] > 1 and how["socket"] is None:
+    if how["ray"] is not None:
+        return serve_on_ray(common, sources, how)
+    if how["replicas"][1] > 1 and how["socket"] is None:
         return serve_replicas(common, sources, how)
     keys, service = read_keys(how), make_service(common, sources, how)
     socket = listen.bind_socket(how["host"], how["port"]) if how["socket"] is None else listen.bind_file(how["socket"])
@@ -98,16 +117,38 @@ def serve_replicas(common: Common, sources: dict[str, str], how: dict[str, Any])
 
     if os.name == "nt":
         raise QkvError("--replicas: not on Windows, where there are no such sockets")
+    least, most = how["replicas"]
+    if least < most:
+        raise QkvError("--replicas {least}:{most}: only --ray starts and ends replicas as the load asks; give one "
+                       "number", least=least, most=most)
     read_keys(how)
     context = click.get_current_context()
     words = [word for param in context.command.params for word in list_flags(context, param)]
-    threads = [] if common.threads else [f"--threads={max(1, count_cores() // how['replicas'])}"]
+    threads = [] if common.threads else [f"--threads={max(1, count_cores() // most)}"]
     command = [sys.executable, "-m", "qkv", "serve", *words, *threads, "--socket"]
     with TemporaryDirectory(prefix="qkv-") as folder, listen.bind_socket(how["host"], how["port"]) as socket:
-        crew = [replicas.Replica(Path(folder, str(n))) for n in range(how["replicas"])]
+        crew = [replicas.Replica(Path(folder, str(n))) for n in range(most)]
         url = name_address(how)
         begun = lambda: common.print_result({"url": url, "models": list(sources), "replicas": len(crew)}, [url])  # noqa: E731
         asyncio.run(replicas.Router(command, crew, begun).run(socket))
+
+
+def serve_on_ray(common: Common, sources: dict[str, str], how: dict[str, Any]) -> None:
+    """The same service in replicas of Ray Serve, and the keys that this process has read."""
+    from qkv.cli.serve_ray import serve_by_ray
+
+    keys = read_keys(how)
+
+    def build_parts(common: Common) -> tuple[Any, Any]:
+        import torch
+
+        torch.set_num_threads(common.threads or 1)
+        service = make_service(common, sources, how)
+        return service, make_application(common, service, keys, how)
+
+    url, (least, most) = name_address(how), how["replicas"]
+    shown = {"url": url, "models": list(sources), "replicas": [least, most]}
+    serve_by_ray(common, build_parts, how, lambda: common.print_result(shown, [url]))
 
 
 def list_flags(context: click.Context, param: click.Parameter) -> list[str]:

@@ -176,11 +176,11 @@ def answer_pipe(job: Job, pipe: Any) -> None:
                 pipe.send(error)
 
 
-def answer_by_ray(job: Job, parts: Iterator["Part"], count: int | None, address: str) -> Done:
-    """By actors of a Ray cluster, one for each of its GPUs or else of its machines; Ray starts again those that end.
+def connect_ray(address: str) -> Any:
+    """The module ray, connected to the cluster at an address, or to one that it starts on this machine.
 
     Raises:
-        QkvError: Ray is not installed or not there; a part whose actors ended early; what one of them raised.
+        QkvError: Ray is not installed or not there.
     """
     try:
         ray: Any = import_module("ray")
@@ -191,6 +191,16 @@ def answer_by_ray(job: Job, parts: Iterator["Part"], count: int | None, address:
     except (ConnectionError, RuntimeError, ValueError) as e:
         raise QkvError("--ray {address}: no Ray cluster answers there ({error})", address=address,
                        error=str(e).split("\n")[0][:200]) from None
+    return ray
+
+
+def answer_by_ray(job: Job, parts: Iterator["Part"], count: int | None, address: str) -> Done:
+    """By actors of a Ray cluster, one for each of its GPUs or else of its machines; Ray starts again those that end.
+
+    Raises:
+        QkvError: as of connect_ray; a part whose actors ended early; what one of them raised.
+    """
+    ray = connect_ray(address)
     has = ray.cluster_resources()
     gpus, nodes = int(has.get("GPU", 0)), sum(bool(node["Alive"]) for node in ray.nodes())
     count = count or gpus or nodes

@@ -14,7 +14,7 @@ from qkv.paths import is_gguf
 
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 UNKNOWN = ("keys", "languages", "memory", "tokens", "queue", "max_tokens", "max_prompt", "max_body", "time", "streams",
-           "drain", "allow_host", "replicas", "fast", "device", "threads")  # options that vLLM has no like of
+           "drain", "allow_host", "replicas", "ray", "fast", "device", "threads")  # options that vLLM has no like of
 
 
 def start_vllm(name: str, source: str, how: Mapping[str, Any], typed: Collection[str], more: list[str]) -> None:

@@ -1,0 +1,160 @@
+"""`qkv serve --ray`: replicas as a deployment of Ray Serve, which routes, watches and scales them over machines.
+
+Before the replicas stands a door that holds no model: a request of which no byte was answered when its replica ended
+goes to another one.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, MutableMapping
+from dataclasses import replace
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from qkv.cli.common import Common
+from qkv.cli.workers import connect_ray
+from qkv.errors import QkvError
+from qkv.serve import listen
+
+NAME, REPLICA = "qkv", "replica"  # of the application and its deployment, in Ray's dashboard
+LOOK = 64  # requests, such as /health, that a replica takes beside those that it writes and those that wait
+TRIES = 4  # replicas that a request goes to at most
+SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "root_path", "query_string", "headers",
+        "client", "server")  # of a request's scope: what is plain data
+ASGI = MutableMapping[str, Any]
+BuildParts = Callable[[Common], tuple[Any, Any]]
+
+
+def serve_by_ray(
+    common: Common, build_parts: BuildParts, how: dict[str, Any], begun: Callable[[], None],
+) -> None:
+    """Serve until a signal what `build_parts` gives, a service and its application, in each replica's own process.
+
+    Raises:
+        QkvError: Ray Serve is not installed, no cluster answers, or the replicas do not start.
+    """
+    ray = connect_ray(how["ray"])
+    try:
+        serve: Any = import_module("ray.serve")
+    except ImportError:
+        raise QkvError("--ray needs Ray Serve: pip install 'qkv[scale]'") from None
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what Ray says of itself is in its dashboard
+    over = threading.Event()
+    end: Callable[[int, FrameType | None], None] = lambda number, frame: over.set()  # noqa: E731
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    try:
+        serve.start(http_options={"host": how["host"], "port": how["port"], "location": "EveryNode"})
+        most = how["rows"] + how["queue"] + LOOK
+        door = serve.deployment(name="door", max_ongoing_requests=256 * most, ray_actor_options={"num_cpus": 0})(
+            serve.ingress(make_door(how["max_body"]))())
+        try:
+            serve.run(door.bind(plan_replicas(common, build_parts, how, most)), name=NAME, route_prefix="/")
+        except RuntimeError as e:
+            raise QkvError("--ray: the replicas did not start ({error})", error=str(e).strip()[-400:]) from None
+        begun()
+        over.wait()
+    finally:
+        serve.delete(NAME)
+        ray.shutdown()
+
+
+def plan_replicas(common: Common, build_parts: BuildParts, how: dict[str, Any], ongoing: int) -> Any:
+    """The deployment of the models: one number of replicas, or as many as the load asks between two."""
+    ray, serve = import_module("ray"), import_module("ray.serve")
+    least, most = how["replicas"]
+    has = ray.cluster_resources()
+    cores = common.threads or max(1, int(has.get("CPU", 1)) // most)
+    scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": how["rows"]}
+    deployed = serve.deployment(
+        name=REPLICA, ray_actor_options={"num_cpus": cores, "num_gpus": min(1, int(has.get("GPU", 0)))},
+        max_ongoing_requests=ongoing, graceful_shutdown_timeout_s=how["drain"],
+        **({"autoscaling_config": scaling} if least < most else {"num_replicas": least}),
+    )(Replica)
+    return deployed.bind(build_parts, replace(common, threads=cores))
+
+
+class Replica:
+    """The application in a process of its own, asked by messages."""
+
+    async def __init__(self, build_parts: BuildParts, common: Common) -> None:
+        self.service, self.app = build_parts(common)
+        await listen.load_all(self.service)
+
+    async def respond(self, scope: ASGI, body: bytes) -> AsyncGenerator[ASGI]:
+        """What the application sends to a request."""
+        sent, asked = asyncio.Queue[ASGI | None](), [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> ASGI:
+            return asked.pop() if asked else await asyncio.Future()  # who leaves cancels this generator
+
+        async def run() -> None:
+            try:
+                await self.app(scope, receive, sent.put)
+            finally:
+                sent.put_nowait(None)
+
+        task = asyncio.create_task(run())
+        try:
+            while (message := await sent.get()) is not None:
+                yield message
+            await task
+        finally:
+            task.cancel()
+
+
+def make_door(megabytes: float) -> Callable[[], Any]:
+    """What builds the application that passes requests on; bodies beyond a size are cut, and refused by the replica."""
+
+    def build() -> Any:
+        died = import_module("ray.exceptions").RayActorError
+
+        async def pass_on(scope: ASGI, receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:
+            if scope["type"] == "lifespan":
+                return await answer_lifespan(receive, send)
+            replicas = import_module("ray.serve").get_deployment_handle(REPLICA, NAME).options(stream=True)
+            body, begun = await read_all(receive, int(megabytes * 1e6) + 1), False
+            for left in reversed(range(TRIES)):
+                answer = replicas.respond.remote({key: scope[key] for key in SENT if key in scope}, body)
+                gone = asyncio.create_task(leave_with(receive, answer))
+                try:
+                    async for message in answer:
+                        begun = True
+                        await send(message)
+                    return None
+                except died:
+                    if begun or not left:
+                        raise
+                finally:
+                    gone.cancel()
+            return None
+
+        return pass_on
+
+    return build
+
+
+async def answer_lifespan(receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:
+    """The two ends of an application that has nothing to prepare."""
+    for _ in range(2):
+        await send({"type": (await receive())["type"] + ".complete"})
+
+
+async def read_all(receive: Callable[[], Any], most: int) -> bytes:
+    """A request's body, or so many bytes of it."""
+    body, more = bytearray(), True
+    while more and len(body) < most:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return bytes(body[:most])
+
+
+async def leave_with(receive: Callable[[], Any], answer: Any) -> None:
+    """Cancel an answer when whoever asked leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    answer.cancel()
