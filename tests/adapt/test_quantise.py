@@ -1,6 +1,7 @@
 """Layers of few bits are held to F.linear with their numbers written out, with and without the compiled kernels."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import gguf
 import numpy as np
@@ -39,6 +40,20 @@ def test_a_layer_multiplies_by_its_numbers(way, kind, dtype, shape):
     room = 2**-7 if dtype == torch.bfloat16 else 2**-18  # roundings of the sum and of the output
     assert got.dtype == dtype
     assert (got - want).abs().max() <= room * F.linear(x.double().abs(), wide.abs()).max()
+
+
+def test_threads_that_multiply_at_once_share_no_memory():
+    layers = [layer(torch.float32, "int4", width) for width in (96, 64, 256, 32)]
+    inputs = [torch.randn(40, one.in_features) for one in layers]
+    with torch.inference_mode():
+        alone = [one(x) for one, x in zip(layers, inputs, strict=True)]
+
+    def work(n):
+        with torch.inference_mode():
+            return all(torch.equal(layers[n](inputs[n]), alone[n]) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
 
 
 def spread():

@@ -195,6 +195,32 @@ def test_short_prompts_are_read_one_a_step_and_a_long_one_in_pieces():
     assert len(first.sequence.tokens) == 4
 
 
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("sizes", [(1,), (8,), (16, 32, 64), (1, 2, 4, 8, 16, 32)])
+def test_tiles_hold_each_row_once_and_few_are_idle(sizes: tuple[int, ...], even: bool):
+    for count in range(1, 150):
+        tiles = list(passes.cut(range(count), sizes, even=even))
+        assert [n for part, _ in tiles for n in part] == list(range(count))
+        assert all(len(part) <= size and size in sizes for part, size in tiles)
+        idle = sum(size for _, size in tiles) - count
+        assert idle < (min(s for s in sizes if s >= min(8, max(sizes))) if even else max(sizes))
+
+
+@pytest.mark.parametrize(("crowd", "read"), [(0, 14), (1, 30)])
+def test_texts_are_read_faster_where_others_wait_for_a_row(crowd: int, read: int):
+    """Beside one that writes, in tiles of 8 rows: what fills the first, or, where all rows are taken, two more."""
+    engine = Engine(model("bare"), Settings(tokens=1024, limits=Limits(rows=2)))
+    first = engine.submit([5], ask("bare", eos=(), max_new_tokens=20))
+    engine.step()
+    engine.scheduler.beside, engine.scheduler.short = 4, 16
+    engine.scheduler.round_up = lambda rows: -(-rows // 8) * 8
+    second, *_ = [engine.submit([n] * 50, ask("bare", eos=())) for n in range(6, 7 + crowd)]
+    engine.step()
+    engine.step()
+    assert second.group.rows[0].table.length == read
+    assert len(first.sequence.tokens) == 3
+
+
 @pytest.mark.parametrize("name", ["gqa", "seq2seq"])
 def test_a_trace_hears_its_own_request_and_changes_no_other(name):
     core = model(name)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Library:
     fork: int | None
     number: int | None
     barrier: int | None
+    spare: dict[torch.dtype, Tensor] = field(default_factory=dict[torch.dtype, Tensor])  # unpack_for_now's
 
     def __str__(self) -> str:
         return f"{self.isa} ({self.compiler})"

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.adapt import native, row_products
+from qkv.adapt import native, onednn_linear, row_products
 from qkv.adapt.lora import find_linears
 from qkv.adapt.native import is_plain
 from qkv.adapt.row_products import Matrix
@@ -75,10 +75,20 @@ class Quantised(nn.Linear):
         return held, scale
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
-        if not is_plain(input) or input.numel() > row_products.MOST[self.kind] * input.shape[-1]:
+        if not is_plain(input):
             return F.linear(input, self.weight, self.bias)
+        if input.numel() > row_products.MOST[self.kind] * input.shape[-1]:
+            return self.multiply_many(input)
         out = multiply_few(input, Matrix(self.kind, *self.stored_bytes(), self.bias), self)
         return F.linear(input, self.weight, self.bias) if out is None else out
+
+    def multiply_many(self, x: Tensor) -> Tensor:
+        """The product with the numbers written out, in memory that all such layers share."""
+        found, dtype = native.library(), self.like.dtype
+        if not found or dtype not in (torch.float32, torch.bfloat16):
+            return F.linear(x, self.weight, self.bias)
+        with row_products.unpack_for_now(found, self.kind, *self.stored_bytes(), dtype) as weight:
+            return onednn_linear.multiply(x, weight, self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": None}  # a copied layer packs its own

@@ -95,20 +95,32 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
 
 #if defined(__AVX512BF16__)
 #define IN_PAIRS(kind) ((kind) != FP32)
-static const uint16_t POSITIVE[32] = { /* 0 to 15 in bf16, twice */
-  0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
-  0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
-static const uint16_t WHOLE[32] = { /* -8 to 7 */
-  0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
-  0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+/* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and they have their scale: each is
+   looked up among the sixteen that there can be, rounded as where a matrix is unpacked. */
+INLINE vec list_numbers(int kind, const uint8_t *at) { /* all that a block of 4 bits can have */
+  const vec all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return kind == Q4_0 ? (all - 8) * read_scale(at) : all * read_scale(at) + read_scale(at + 2);
+}
 
-/* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and of Q4_1 nothing is added. */
+INLINE __m512i read_indexes(int kind, const uint8_t *at) { /* of those numbers: the low four bits of each half */
+  __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4))));
+  return _mm512_or_si512(i, _mm512_slli_epi32(i, 12));
+}
+
+/* Two blocks of 4 bits from `at` and `next`. */
+INLINE void read_two(int kind, const uint8_t *at, const uint8_t *next, __m512bh q[2]) {
+  __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)list_numbers(kind, next), (__m512)list_numbers(kind, at));
+  const __m512i low = _mm512_set1_epi16(15), high = _mm512_set1_epi16(16);
+  q[0] = (__m512bh)_mm512_permutexvar_epi16(_mm512_and_si512(read_indexes(kind, at), low), both);
+  q[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(read_indexes(kind, next), low, high, 0xea), both);
+}
+
 INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
   if (kind == BF16) return (__m512bh)_mm512_loadu_si512(at);
   if (kind == Q4_0 || kind == Q4_1) {
-    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4))));
-    i = _mm512_or_si512(i, _mm512_slli_epi32(i, 12)); /* the low five bits of each half count */
-    return (__m512bh)_mm512_permutexvar_epi16(i, _mm512_loadu_si512(kind == Q4_0 ? WHOLE : POSITIVE));
+    __m512bh q[2];
+    read_two(kind, at, at, q);
+    return q[0];
   }
   at += kind == Q8_0 ? 2 : 0;
   return _mm512_cvtne2ps_pbh((__m512)read_int8(at + 16), (__m512)read_int8(at));
@@ -124,28 +136,27 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
   int64_t k = job->k, block = block_bytes(kind), size = k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
   const float *x32 = (const float *)job->x + m * k;
-  const int each = kind == Q4_1 ? 64 : 32; /* of Q4_1 the sums of pairs follow in fp32: they meet what is added */
-  const uint16_t *x16 = (const uint16_t *)job->x + m * k * each / 32;
-  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += each * wide) {
+  const uint16_t *x16 = (const uint16_t *)job->x + m * k;
+  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += 32 * wide) {
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) __builtin_prefetch(w + r * size + ahead); /* rows that come later */
 #if defined(__AVX512BF16__)
     if (pairs) {
       __m512bh q[4];
-      vec scale[4], plus[4];
+      vec scale[4];
 #pragma GCC unroll 4
       for (int r = 0; r < deep; r++) {
-        q[r] = read_pairs(kind, w + r * size);
-        scale[r] = kind >= Q8_0 ? read_scale(w + r * size) : (vec){0};
-        plus[r] = kind == Q4_1 ? read_scale(w + r * size + 2) : (vec){0};
+        if ((kind == Q4_0 || kind == Q4_1) && r % 2 == 0 && r + 1 < deep)
+          read_two(kind, w + r * size, w + (r + 1) * size, q + r);
+        else if (!(kind == Q4_0 || kind == Q4_1) || r % 2 == 0) q[r] = read_pairs(kind, w + r * size);
+        scale[r] = kind == Q8_0 ? read_scale(w + r * size) : (vec){0};
       }
 #pragma GCC unroll 8
       for (int c = 0; c < wide; c++) {
-        __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + each * c); /* once for all rows of weights */
+        __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + 32 * c); /* once for all rows of weights */
 #pragma GCC unroll 4
         for (int r = 0; r < deep; r++) {
-          if (kind == Q4_1) sum[r][c] += plus[r] * *(const loose *)(x16 + each * c + 32);
-          if (kind >= Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q[r], x) * scale[r];
+          if (kind == Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q[r], x) * scale[r];
           else sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q[r], x);
         }
       }
@@ -179,7 +190,8 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
 /* Four rows of weights, or the last few; as many at a time as there are registers for, but one after another where the
    rows of x are so few that all waits for memory: a single stream is read fastest. */
 INLINE void multiply_rows(const Job *job, int kind, int pairs, int wide, int64_t i, int64_t m, int64_t left) {
-  int deep = LANES == 16 && wide <= 2 ? 1 : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
+  int four = pairs && (kind == Q4_0 || kind == Q4_1);
+  int deep = LANES == 16 && wide <= 2 ? four ? 2 : 1 : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, pairs, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, pairs, 1, wide, i, m, real);
@@ -269,19 +281,17 @@ static void lay_out(const Job *job, int pairs, void *to) {
     int64_t wide = choose_width(job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
     for (int64_t c = 0; c < real; c++)
       for (int64_t b = 0; b < k / 32; b++) {
-        int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32, to16 = job->kind == Q4_1 ? 2 * at : at;
+        int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
         const uint16_t *low = (const uint16_t *)job->x + from;
 #if defined(__AVX512BF16__)
         if (pairs && (job->kind == Q4_0 || job->kind == Q4_1)) {
           __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
           __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
-          _mm512_storeu_si512((uint16_t *)to + to16, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
-          vec sums = read(low, 0, 1) + read(low, 16, 1);
-          if (job->kind == Q4_1) *(loose *)((uint16_t *)to + to16 + 32) = sums;
+          _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
           continue;
         }
 #endif
-        if (pairs) memcpy((uint16_t *)to + to16, low, 64);
+        if (pairs) memcpy((uint16_t *)to + at, low, 64);
         else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
       }
   }

@@ -1,7 +1,8 @@
 """Products of a few rows with matrices of 32, 16, 8 or 4 bits, by row_products.c where this machine can compile it."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -52,12 +53,18 @@ def check_library(found: Library) -> None:
             for rows in (1, 3, 4, 9):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
-                want = x.double() @ open_weight.double().T + bias.double()
-                room = (x.double().abs() @ open_weight.double().abs().T + bias.double().abs()) * 2**-18
+                held = open_weight.to(dtype) if rounds(found, kind) else open_weight
+                want = x.double() @ held.double().T + bias.double()
+                room = (x.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
                     room += want.abs() * 2**-8
                 if not bool(((got - want).abs() <= room).all()):
                     raise QkvError("the compiled kernel multiplies {kind} wrongly for {isa}", kind=kind, isa=found.isa)
+
+
+def rounds(found: Library, kind: str) -> bool:
+    """Whether the kernel rounds the numbers of such a matrix to bf16 where it multiplies them with bf16."""
+    return kind in ("Q4_0", "Q4_1") and found.isa == "avx512_bf16"
 
 
 def draw_matrix(kind: str, n: int, k: int, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
@@ -113,15 +120,33 @@ def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> 
     return out.split_with_sizes(widths, -1) if len(widths) > 1 else (out,)
 
 
-def unpack(found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The numbers [n, k] of a matrix in fp32 or bf16."""
+def unpack(
+    found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype, out: Tensor | None = None
+) -> Tensor:
+    """The numbers [n, k] of a matrix in fp32 or bf16, in `out` where it has room for them."""
     n = weight.shape[0]
     k = weight.shape[1] * (32 if weight.ndim == 3 else 1)
-    out = torch.empty(n, k, dtype=dtype)
+    out = torch.empty(n, k, dtype=dtype) if out is None else out[: n * k].view(n, k)
     low = dtype == torch.bfloat16
     job = Job(weight.data_ptr(), address(scale), 0, 0, out.data_ptr(), 0, n, k, k, KINDS[kind], low)
     start(found, (Job * 1)(job), n * k)
     return out
+
+
+@contextmanager
+def unpack_for_now(
+    found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype
+) -> Iterator[Tensor]:
+    """The numbers of a matrix in memory that the next one uses again: new memory for each costs more than unpacking."""
+    size, spare = weight.shape[0] * weight.shape[1] * (32 if weight.ndim == 3 else 1), found.spare
+    try:
+        out = spare.pop(dtype)  # another thread finds none, and takes its own
+    except KeyError:
+        out = torch.empty(0, dtype=dtype)
+    if len(out) < size:
+        out = torch.empty(size, dtype=dtype)
+    yield unpack(found, kind, weight, scale, dtype, out)
+    spare[dtype] = out
 
 
 def address(t: Tensor | None) -> int:

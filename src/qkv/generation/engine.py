@@ -93,7 +93,7 @@ class Engine:
     @cached_property
     def scheduler(self) -> Scheduler:
         """Who reads and who writes."""
-        return Scheduler(self.pages, self.settings.limits, count_beside(self.core))
+        return Scheduler(self.pages, self.settings.limits, count_beside(self.core), self.passes.round_up)
 
     @cached_property
     def passes(self) -> Passes:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ from qkv.core.step import Inputs, Mode, active_tracer
 from qkv.generation.pages import Paged, Pages, Reading, Table
 from qkv.generation.scheduler import SHORT, Group, Row, Work
 
-SIZES = (8, 16, 32, 64)  # of tiles that are tried; a product of fewer rows takes other kernels
+SIZES = (8, 16, 32, 64, 1, 2, 4)  # of tiles that are tried; of few rows some kernels add up in another order
+FEW = 8  # ids that are read in tiles of fewer rows
 
 
 class Passes:
@@ -37,6 +39,10 @@ class Passes:
         half = core.embed.weight.dtype == torch.bfloat16
         self.gather = (half and native.library() is None) or self.device.type != "cpu"
         self.count = self.positions = 0  # passes so far, and positions that they read
+
+    def round_up(self, rows: int) -> int:
+        """The rows of one token that cost no more than so many."""
+        return rows
 
     def run(self, plan: Seq[Work]) -> None:
         """The work of untraced requests: the weights are read once for all that is short."""
@@ -93,6 +99,11 @@ class Tiles(Passes):
     def __init__(self, core: Transformer, pages: Pages) -> None:
         super().__init__(core, pages)
         self.sizes = find_sizes(core) if not self.apart and not has_experts(core.spec) else (1,)
+        # what few bits or fp32 cost grows with the rows, and not with the weights that are read
+        self.even = core.embed.weight.dtype == torch.float32 or bool(find_quantised(core))
+
+    def round_up(self, rows: int) -> int:
+        return sum(size for _, size in cut(range(rows), self.sizes, even=self.even))
 
     def run(self, plan: Seq[Work]) -> None:
         each: list[Work] = []
@@ -101,16 +112,24 @@ class Tiles(Passes):
                 self.run_pass([work])  # a free prefix is read at once, and alone
             else:
                 each += [work._replace(at=at, tokens=1) for at in range(work.at, work.at + work.tokens)]
-        for part, size in cut(each, self.sizes):
+        for part, size in cut(each, self.sizes, even=self.even):
             self.run_pass(part, size)
 
 
-def cut(rows: Seq[Work], sizes: Seq[int]) -> Iterator[tuple[Seq[Work], int]]:
-    """Rows in tiles, in their order: the largest that are full, then the smallest that holds the rest."""
+T = TypeVar("T")
+
+
+def cut(rows: Seq[T], sizes: Seq[int], *, even: bool = False) -> Iterator[tuple[Seq[T], int]]:
+    """Rows in tiles, in their order: the largest that are full, then the smallest that holds the rest.
+
+    `even`: where a tile of FEW or more costs what its rows cost, all that are full come first, so that less is idle.
+    """
     at = 0
     while at < len(rows):
         left = len(rows) - at
         size = next((s for s in sizes if s >= left), sizes[-1])
+        if even and size > left:
+            size = max((s for s in sizes if FEW <= s <= left), default=size)
         yield rows[at : at + size], size
         at += size
 
@@ -160,7 +179,8 @@ def has_experts(s: spec.Spec) -> bool:
 def find_sizes(core: Transformer) -> tuple[int, ...]:
     """The sizes of tiles that give each row the same bits wherever it stands; (1,) where no two places agree.
 
-    One text of as many ids as the largest tile is read in tiles of each size, the rows of each in reverse.
+    One text of as many ids as the largest tile, or its beginning, is read in tiles of each size, the rows of each in
+    reverse.
     """
     most, device = max(SIZES), core.embed.weight.device
     drawn = torch.randint(0, core.spec.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -176,15 +196,17 @@ def find_sizes(core: Transformer) -> tuple[int, ...]:
                 group.inputs = replace(group.inputs, prefix_len=torch.ones(1, dtype=torch.long, device=device))
             if core.spec.fills_blanks:
                 group.inputs = replace(group.inputs, blank_pos=torch.zeros(1, dtype=torch.long, device=device))
-            passes.pages.reserve(row.table, most)
+            count = min(most, FEW) if size < FEW else most
+            passes.pages.reserve(row.table, count)
             logits: list[Tensor] = []
-            for at in range(0, most, size):
-                texts = [Work(group, Row(row.ids[: n + 1], row.table), n) for n in range(at, min(at + size, most))]
+            for at in range(0, count, size):
+                texts = [Work(group, Row(row.ids[: n + 1], row.table), n) for n in range(at, min(at + size, count))]
                 passes.run_pass(texts[::turn], size)
                 logits += [t.row.logits for t in texts if t.row.logits is not None]
             seen = torch.stack(logits)
             if not torch.equal(found.setdefault(size, seen), seen):
                 del found[size]
                 break
-    agree = {size: [other for other, y in found.items() if torch.equal(x, y)] for size, x in found.items()}
-    return tuple(max(agree.values(), key=len, default=[1]))
+    agree = {size: [other for other, y in found.items() if torch.equal(x[: len(y)], y[: len(x)])]
+             for size, x in found.items() if size >= FEW}
+    return tuple(sorted(max(agree.values(), key=len, default=[1])))

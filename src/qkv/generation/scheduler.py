@@ -6,6 +6,7 @@ came first is never sent back, so every request ends.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,8 +70,9 @@ class Limits:
     rows    texts that are read and written at the same time
     tokens  in one step at most, those being written first
     beside  tokens that are read in a step in which others write, so that these do not wait long; None: as many as the
-            core multiplies in about half the time in which its weights are read (passes.py), or the rest of one text
-            of at most 64, which else would begin many steps later
+            core multiplies in about half the time in which its weights are read (passes.py) and those that cost no
+            more, the rest of one text of at most 64, which else would begin many steps later, and 64 where somebody
+            waits for a row
     """
 
     rows: int = 64
@@ -81,8 +83,9 @@ class Limits:
 class Scheduler:
     """The requests that wait and those that run, in the order in which they came."""
 
-    def __init__(self, pages: Pages, limits: Limits, beside: int) -> None:
+    def __init__(self, pages: Pages, limits: Limits, beside: int, round_up: Callable[[int], int] = int) -> None:
         self.pages, self.limits, self.beside = pages, limits, limits.beside or beside
+        self.round_up = int if limits.beside else round_up  # rows that cost no more than so many
         self.short = 0 if limits.beside else SHORT
         self.waiting: deque[Group] = deque()
         self.running: list[Group] = []
@@ -96,13 +99,19 @@ class Scheduler:
                     self.plan_work(plan, group, row, 1)
         left = self.limits.tokens - len(plan)
         short = min(self.short, left - self.beside) if plan else 0
-        left = min(left, self.beside) if plan else left
+        beside = max(self.beside, self.short if self.is_crowded() else 0)
+        left = min(left, self.round_up(len(plan) + beside) - len(plan)) if plan else left
         for group in list(self.running):
             left -= self.read_on(plan, group, left, short)
         while self.waiting and left > 0 and self.admit(self.waiting[0]):
             self.running.append(self.waiting.popleft())
             left -= self.read_on(plan, self.running[-1], left, short)
         return plan
+
+    def is_crowded(self) -> bool:
+        """Whether somebody waits for a row: then texts are read faster, and those who write wait a little longer."""
+        rows = sum(len(group.rows) for group in self.running)
+        return bool(self.waiting) and rows + len(self.waiting[0].rows) > self.limits.rows
 
     def read_on(self, plan: list[Work], group: Group, left: int, short: int) -> int:
         """Plan what a request still reads, at most `left` tokens, but a free prefix or a short rest whole; how many."""

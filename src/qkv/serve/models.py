@@ -102,6 +102,8 @@ class Models:
             await self.make_room(await asyncio.to_thread(self.weigh, source))
             model = await asyncio.to_thread(self.load, source)
             engine = make_engine(model, self.holding)
+            if engine is not None:
+                await asyncio.to_thread(getattr, engine, "passes")  # tries its kernels before somebody asks
         except RequestError:
             raise
         except QkvError as e:
