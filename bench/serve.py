@@ -27,7 +27,7 @@ OWN = """
 import sys, time, qkv
 from qkv.generation.engine import Engine, Settings
 from qkv.generation.sequence import DecodeOptions
-model = qkv.load(sys.argv[1])
+model = qkv.load(sys.argv[1], dtype=sys.argv[2])
 engine = Engine(model.core, Settings(batch_invariant=True))
 for line in sys.stdin:
     ids, tokens = eval(line)
@@ -87,7 +87,8 @@ def serving(given: Any, **how: int) -> Any:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     more = [word for key, value in how.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "qkv", "serve", f"m={given.model}", "--port", str(port), "-q", *more]
+    command = [sys.executable, "-m", "qkv", "serve", f"m={given.model}", "--port", str(port), "-q", "--dtype",
+               given.dtype, *more]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True)
     try:
@@ -205,8 +206,8 @@ async def compare_alone(given: Any, port: int, asked: list[Ask], replies: list[R
 def measure_overhead(given: Any, port: int, rounds: int) -> dict[str, Any]:
     """Milliseconds of a request over HTTP beside the engine's own call, in turn."""
     env = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
-    own = subprocess.Popen([sys.executable, "-c", OWN, given.model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                           text=True, env=env)  # fmt: skip
+    own = subprocess.Popen([sys.executable, "-c", OWN, given.model, given.dtype], stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True, env=env)  # fmt: skip
     assert own.stdin is not None
     assert own.stdout is not None
     ours: list[float] = []
@@ -258,7 +259,7 @@ def main() -> None:
         __doc__ or "", model=("demo-lm", "a MODEL that writes"), rows=(8, "texts at the same time"),
         quick=(False, "a minute"), seconds=(600.0, "of the replay"), context=(192, "tokens of prompt and answer"),
         vocabulary=(900, "ids to draw from"), shrink=(16.0, "by which the trace's lengths are divided"),
-        tokens=(64, "of the overhead's requests"), idle=(1000, "streams"),
+        tokens=(64, "of the overhead's requests"), idle=(1000, "streams"), dtype=("auto", "of the weights"),
     )  # fmt: skip
     seconds = 3.0 if given.smoke else 20.0 if given.quick else given.seconds
     trace = read_trace(given.context, given.shrink)

@@ -1,9 +1,9 @@
 """qkv serve beside llama.cpp's server and transformers' serve: the Azure trace at one load, each alone on the machine.
 
-The model is SmolLM2-135M-Instruct. qkv and llama-server read its Q4_1 file; transformers reads the directory that qkv
-writes of it, in bf16. The load is 80 % of what qkv answers when all its rows are taken; prompts are Shakespeare of the
-trace's lengths, shrunk, and answers are greedy. A peer that keeps no pace is stopped --patience seconds after the last
-request came, and what it had not answered by then counts as late.
+The model is SmolLM2-135M-Instruct. qkv and llama-server read its Q4_1 file: "int4" keeps its bits and multiplies in
+bf16, "fp32" in fp32; transformers reads the directory that qkv writes of it, in bf16. The load is 80 % of what the
+first of them answers when all its rows are taken; prompts are Shakespeare of the trace's lengths, shrunk, and answers
+are greedy. What is not answered --patience seconds after the last request came counts as late.
 """
 
 import asyncio
@@ -43,8 +43,7 @@ def list_servers(given: Any, model: Path, folder: Path) -> dict[str, list[str]]:
     threads = ["--threads", str(given.threads)]
     ours = [sys.executable, "-m", "qkv", "serve", f"m={model}", "--port", "PORT", "--rows", str(given.rows), "--queue",
             "4096", "-q", *threads]  # fmt: skip
-    found = {"qkv": ours, "qkv int4": [*ours, "--dtype", "int4"], "qkv int8": [*ours, "--dtype", "int8"],
-             "qkv int4 fast": [*ours, "--dtype", "int4", "--fast"]}  # fmt: skip
+    found = {"qkv int4": [*ours, "--dtype", "int4"], "qkv int8": [*ours, "--dtype", "int8"], "qkv fp32": ours}
     if given.llama_server:
         found["llama-server"] = [
             given.llama_server, "-m", str(model), "--port", "PORT", "-np", str(given.rows), "-c",

@@ -35,7 +35,8 @@ class Packed(nn.Linear):
         low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
         if torch.is_grad_enabled() or not low:
             return multiply(input, weight, self.bias)
-        few = input.numel() <= row_products.MOST["bf16"] * input.shape[-1] and input.shape[-1] % 32 == 0
+        rows = input.numel() // input.shape[-1]
+        few = rows <= row_products.most_rows("bf16", weight.numel()) and input.shape[-1] % 32 == 0
         if few and weight.is_contiguous() and native.is_plain(input) and (found := native.library()):  # as fast so
             return row_products.multiply(found, input, row_products.Matrix("bf16", weight, None, self.bias))
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again

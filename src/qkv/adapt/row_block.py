@@ -30,41 +30,46 @@ class BlockJob(ctypes.Structure):
     )
 
 
-class Keys(NamedTuple):
-    """Where the keys and values of each row lie, in numbers from the beginning of `k` and `v`.
+class Places:
+    """Where the keys and values of each row lie in their memory, as the kernel takes it: alike in many layers.
 
     Row r reads `lengths[r]` positions from k_starts[r] on, or those whose numbers lie at the address slots[r] (0:
     none listed), and stores its new one at k_to[r]. `steps` are those from one position to the next, of k and v, and
-    from one group to the next. `bias` [B or 1, H or 1, 1, S] is added to the scores.
+    from one group to the next.
     """
+
+    def __init__(
+        self, starts: tuple[Sequence[int], Sequence[int]], lengths: Sequence[int],
+        to: tuple[Sequence[int], Sequence[int]], steps: tuple[int, int, int, int], slots: Sequence[int] = (),
+    ) -> None:
+        each = ctypes.c_int64 * len(lengths)
+        self.lists = [each(*one) for one in (*starts, lengths, *to, *((slots,) if any(slots) else ()))]
+        self.addresses = [ctypes.addressof(one) for one in self.lists]
+        self.steps, self.first = steps, lengths[0]
+
+
+class Keys(NamedTuple):
+    """Keys and values in their memory, where each row's are, and `bias` [B or 1, H or 1, 1, S] for the scores."""
 
     k: Tensor
     v: Tensor
-    k_starts: Sequence[int]
-    v_starts: Sequence[int]
-    lengths: Sequence[int]
-    k_to: Sequence[int]
-    v_to: Sequence[int]
-    steps: tuple[int, int, int, int]
-    slots: Sequence[int] = ()
+    places: Places
     bias: Tensor | None = None
 
-    def write_into(self, job: BlockJob, rows: int) -> tuple[Any, ...]:
-        """Write it into a job; what must stay alive while that runs."""
-        at, each = job.attend, ctypes.c_int64 * rows
+    def write_into(self, job: BlockJob, rows: int) -> Tensor | None:
+        """Write it into a job; what must stay alive, beside this, while that runs."""
+        at, places = job.attend, self.places
         job.keys, job.values = self.k.data_ptr(), self.v.data_ptr()
-        at.k_step, at.v_step, at.k_group, at.v_group = self.steps
-        lists = [each(*one) for one in (self.k_starts, self.v_starts, self.lengths, self.k_to, self.v_to)]
-        at.k_starts, at.v_starts, at.lengths, job.k_to, job.v_to = map(ctypes.addressof, lists)
-        if any(self.slots):
-            lists.append(each(*self.slots))
-            at.slots = ctypes.addressof(lists[-1])
+        at.k_step, at.v_step, at.k_group, at.v_group = places.steps
+        at.k_starts, at.v_starts, at.lengths, job.k_to, job.v_to, *slots = places.addresses
+        if slots:
+            (at.slots,) = slots
         if self.bias is None:
-            return tuple(lists)
-        bias = self.bias.float().expand(rows, at.heads, 1, self.lengths[0])
+            return None
+        bias = self.bias.float().expand(rows, at.heads, 1, places.first)
         bias = bias if bias.stride(3) == 1 else bias.contiguous()
         at.bias, at.bias_row, at.bias_head = bias.data_ptr(), bias.stride(0), bias.stride(1)
-        return *lists, bias
+        return bias
 
 
 class NormWeights(NamedTuple):
@@ -129,10 +134,9 @@ def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Ten
         return None
     k, v = pair
     (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = k.stride(), v.stride()
-    return Keys(
-        k, v, range(0, rows * k_row, k_row), range(0, rows * v_row, v_row), [start + 1] * rows,
-        range(start * k_step, start * k_step + rows * k_row, k_row),
-        range(start * v_step, start * v_step + rows * v_row, v_row), (k_step, v_step, k_group, v_group), bias=bias)
+    starts = range(0, rows * k_row, k_row), range(0, rows * v_row, v_row)
+    to = [at + start * k_step for at in starts[0]], [at + start * v_step for at in starts[1]]
+    return Keys(k, v, Places(starts, [start + 1] * rows, to, (k_step, v_step, k_group, v_group)), bias)
 
 
 def step_block(
@@ -145,12 +149,12 @@ def step_block(
     job = BlockJob.from_buffer_copy(prepared.job)
     x, out, scratch = x.contiguous(), torch.empty_like(x), torch.empty(prepared.scratch, dtype=torch.uint8)
     job.x, job.out, job.scratch = x.data_ptr(), out.data_ptr(), scratch.data_ptr()
-    kept = keys.write_into(job, prepared.rows)
+    kept: list[Any] = [keys, keys.write_into(job, prepared.rows)]
     if turn is not None:
         cos, sin = (t.contiguous() for t in turn)
         job.turn.cos, job.turn.sin = cos.data_ptr(), sin.data_ptr()
         job.turn.half, job.turn.angles = cos.shape[-1], cos.numel() // cos.shape[-1]
-        kept += cos, sin
+        kept += [cos, sin]
     fork, number, threads = found.share_out(prepared.work)
     if found.opened.qkv_block(ctypes.addressof(job), fork, number, found.barrier, threads):
         raise MemoryError

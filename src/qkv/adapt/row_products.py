@@ -3,19 +3,35 @@
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from qkv.adapt import native
 from qkv.adapt.native import Library
+from qkv.core.kernels import has_amx
 from qkv.errors import QkvError
 
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 8, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+SMALL = 1 << 20  # numbers of a bf16 matrix that is multiplied here with more rows, so that a block stays one call
 BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
 OF_BYTES = {count: kind for kind, count in BYTES.items()}
+
+
+@cache
+def multiplies_pairs() -> bool:
+    """Whether the kernels have AVX-512's bf16 units, and PyTorch no AMX, which is far faster with many rows."""
+    found = native.library()
+    return bool(found and found.isa == "avx512_bf16") and not has_amx()
+
+
+def most_rows(kind: str, numbers: int) -> int:
+    """The rows up to which a kernel multiplies with a matrix of so many numbers."""
+    return MOST["int8"] if kind == "bf16" and numbers <= SMALL and multiplies_pairs() else MOST[kind]
 
 
 class Matrix(NamedTuple):

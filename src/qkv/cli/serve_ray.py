@@ -17,7 +17,6 @@ from typing import Any
 from qkv.cli.common import Common
 from qkv.cli.workers import connect_ray
 from qkv.errors import QkvError
-from qkv.serve import listen
 
 NAME, REPLICA = "qkv", "replica"  # of the application and its deployment, in Ray's dashboard
 LOOK = 64  # requests, such as /health, that a replica takes beside those that it writes and those that wait
@@ -81,6 +80,8 @@ class Replica:
     """The application in a process of its own, asked by messages."""
 
     async def __init__(self, build_parts: BuildParts, common: Common) -> None:
+        from qkv.serve import listen
+
         self.service, self.app = build_parts(common)
         await listen.load_all(self.service)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qkv.adapt import native, row_ops
 from qkv.adapt.native import is_plain
-from qkv.adapt.row_block import Keys
+from qkv.adapt.row_block import Keys, Places
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.cache import Cache, Pair
@@ -181,6 +181,7 @@ class Paged(Cache):
         slots = [pages[at // size] * size + at % size for pages, at in places]
         self.written, self.slots = slots, torch.tensor(slots, device=self.pages.device)
         self.read: dict[int | None, tuple[list[int | Tensor], list[int]]] = {}  # by window
+        self.alike: dict[tuple[int | None, tuple[int, ...]], Places] = {}  # of layers by window and strides
         self.all = self.join_slots() if together else None
         self.places = [self.locate(text) for text in texts] if self.all is None else []
         return self
@@ -298,13 +299,16 @@ class Paged(Cache):
         """Where single tokens of all texts read and write; None where rows are read together, or are more."""
         if self.all is not None or len(self.ends) != len(self.texts) or layer not in self.pages.storage:
             return None
-        (k, v), (places, lengths) = self.pages.storage[layer], self.find_read(len(self.ends), window)
-        first = [place if isinstance(place, int) else 0 for place in places]
-        slots = [0 if isinstance(place, int) else place.data_ptr() for place in places]
-        one, other = k.stride(0), v.stride(0)
-        return Keys(
-            k, v, [at * one for at in first], [at * other for at in first], lengths, [at * one for at in self.written],
-            [at * other for at in self.written], (one, other, k.stride(1), v.stride(1)), slots)
+        k, v = self.pages.storage[layer]
+        steps = k.stride(0), v.stride(0), k.stride(1), v.stride(1)
+        if (key := (window, steps)) not in self.alike:
+            places, lengths = self.find_read(len(self.ends), window)
+            first = [place if isinstance(place, int) else 0 for place in places]
+            slots = [0 if isinstance(place, int) else place.data_ptr() for place in places]
+            starts, to = (([at * steps[0] for at in row], [at * steps[1] for at in row])
+                          for row in (first, self.written))
+            self.alike[key] = Places(starts, lengths, to, steps, slots)
+        return Keys(k, v, self.alike[key])
 
     def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
         """The texts of one token, which come first, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
