@@ -4,11 +4,13 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -17,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from qkv.cli import serve_ray
+from qkv.cli import serve_ray, workers
+from qkv.errors import QkvError
 
 TEXT = {"model": "demo-lm", "prompt": "One, two,", "max_tokens": 48, "temperature": 0, "logit_bias": {"1": -100}}
 
@@ -68,6 +71,16 @@ def test_a_replica_that_is_killed_loses_nothing() -> None:
 
 
 # The parts, without Ray
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}", "127.0.0.1:99999", "nowhere:1"])
+def test_a_cluster_that_is_not_there_is_said_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = address.format(port=free.getsockname()[1])
+    ray = types.SimpleNamespace(init=lambda *a, **k: pytest.fail("Ray would try for minutes"))
+    monkeypatch.setattr(workers, "import_module", lambda name: ray)
+    with pytest.raises(QkvError, match=re.escape(f"--ray {address}: no Ray cluster answers there")):
+        workers.connect_ray(address)
 
 
 def run_replica(app: Any) -> list[Any]:

@@ -4,6 +4,8 @@ A worker prepares its verb once and answers part after part. A part whose worker
 """
 
 import multiprocessing
+import re
+import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from qkv.cli.batches import Part
 
 TRIES = 3  # of a part whose workers end early
+ANSWER = 5.0  # seconds in which a Ray cluster takes a connection
 Row = dict[str, Any]
 Answer = Callable[[Any], Iterable[tuple[Row, Any]]]  # lines to a JSON object for each, as a verb prints them
 Done = Iterator[tuple["Part", list[Row]]]
@@ -186,9 +189,12 @@ def connect_ray(address: str) -> Any:
         ray: Any = import_module("ray")
     except ImportError:
         raise QkvError("--ray needs the package ray: pip install 'qkv[scale]'") from None
+    place = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
     try:
+        if place:  # Ray itself would try for minutes
+            socket.create_connection((place[1].strip("[]"), int(place[2])), timeout=ANSWER).close()
         ray.init(address or None, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError) as e:
+    except (OSError, OverflowError, RuntimeError, ValueError) as e:
         raise QkvError("--ray {address}: no Ray cluster answers there ({error})", address=address,
                        error=str(e).split("\n")[0][:200]) from None
     return ray
