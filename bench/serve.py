@@ -257,7 +257,7 @@ def main() -> None:
     """All parts, and what is not measured."""
     given = options(
         __doc__ or "", model=("demo-lm", "a MODEL that writes"), rows=(8, "texts at the same time"),
-        quick=(False, "a minute"), seconds=(600.0, "of the replay"), context=(192, "tokens of prompt and answer"),
+        seconds=(600.0, "of the replay"), context=(192, "tokens of prompt and answer"),
         vocabulary=(900, "ids to draw from"), shrink=(16.0, "by which the trace's lengths are divided"),
         tokens=(64, "of the overhead's requests"), idle=(1000, "streams"), dtype=("auto", "of the weights"),
     )  # fmt: skip

@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from qkv import hub
 from qkv.chat import template as templates
@@ -18,6 +19,7 @@ from qkv.model import Model
 from qkv.serve.fields import RequestError, clip_text
 from qkv.serve.worker import Worker
 
+Answer = TypeVar("Answer")
 SHORTEST = 16  # tokens that an engine's pages hold at least
 
 
@@ -100,10 +102,7 @@ class Models:
         source = self.sources[name]
         try:
             await self.make_room(await asyncio.to_thread(self.weigh, source))
-            model = await asyncio.to_thread(self.load, source)
-            engine = make_engine(model, self.holding)
-            if engine is not None:
-                await asyncio.to_thread(getattr, engine, "passes")  # tries its kernels before somebody asks
+            model, engine = await run_apart(self.load_ready, source)
         except RequestError:
             raise
         except QkvError as e:
@@ -112,6 +111,14 @@ class Models:
         template = templates.find_template(model.tokenizer) if model.tokenizer else None
         worker = Worker(engine, asyncio.get_running_loop())
         return Loaded(name, model, worker, template, weigh_model(model, engine))
+
+    def load_ready(self, source: str) -> tuple[Model, Engine | None]:
+        """A model, and its engine, which has tried its kernels before somebody asks."""
+        model = self.load(source)
+        engine = make_engine(model, self.holding)
+        if engine is not None:
+            _ = engine.passes
+        return model, engine
 
     def weigh(self, source: str) -> int:
         """About how many bytes a model will take: its weights and its pages; 0 without a limit."""
@@ -149,6 +156,17 @@ class Models:
     def alive(self) -> bool:
         """Whether every model's thread runs."""
         return all(one.worker.alive for one in self.loaded.values())
+
+
+async def run_apart(function: Callable[..., Answer], *args: Any) -> Answer:
+    """What a function gives in a thread that ends then: GNU's OpenMP keeps threads for each that computed, and where
+    these are more than the cores, those of the engine no longer look whether the others are done, and sleep.
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def make_engine(model: Model, holding: Holding) -> Engine | None:
