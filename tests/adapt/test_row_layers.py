@@ -26,7 +26,8 @@ def build(**changes):
     ffn = replace(spec.Ffn(width=96, activation="silu", gated=True), **changes.pop("ffn", {}))
     norm = replace(spec.Norm("rms"), **changes.pop("norm", {}))
     after = norm if changes.pop("after", False) else None
-    blocks = (spec.Block(attn=attn, ffn=ffn, norm_in=norm, norm_out=after),) * 2
+    masks = changes.pop("masks", (attn.mask, attn.mask))  # of each block
+    blocks = tuple(spec.Block(attn=replace(attn, mask=m), ffn=ffn, norm_in=norm, norm_out=after) for m in masks)
     stack = spec.Stack(width=64, blocks=blocks, final_norm=norm, context=64)
     plain = hub.build(spec.Spec(vocabulary=50, decoder=stack, head=spec.Head("untied"))).core.eval()
     with torch.no_grad():
@@ -90,7 +91,7 @@ def test_a_block_in_one_call_has_the_bits_of_its_parts(name, kind, monkeypatch):
     monkeypatch.setattr(row_layers, "step_block", lambda *a: (calls.append(len(a[2])), run(*a))[1])
     cases = ((1, 0), (3, 0), (3, 4))
     whole = [decode(core, rows, left) for rows, left in cases]
-    assert calls == [1] * 6 + [3] * (0 if kind == "bf16" and not row_products.multiplies_pairs() else 12)
+    assert calls == [1] * 6 + [3] * (0 if kind == "bf16" and not row_products.has_bf16_units() else 12)
     monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)
     parts = [decode(core, rows, left) for rows, left in cases]
     if name == "normed heads":  # its parts are turned by PyTorch, which rounds more often
@@ -232,8 +233,9 @@ def test_rows_in_pages_are_read_in_one_pass(window):
 
 
 @able
-def test_an_engine_of_many_rows_reads_its_pages_so(monkeypatch):
-    core, twin = build()
+@pytest.mark.parametrize("windows", [(None, None), (None, 4), (4, 3)])
+def test_an_engine_of_many_rows_reads_its_pages_so(windows, monkeypatch):
+    core, twin = build(masks=tuple(spec.Mask("causal", window) for window in windows))
     row_layers.use_rows(twin)
     calls, real, whole, run = [], row_ops.attend_pages, [], row_layers.step_block
     monkeypatch.setattr(row_ops, "attend_pages", lambda *a, **k: (calls.append(1), real(*a, **k))[1])

@@ -195,15 +195,15 @@ def test_short_prompts_are_read_one_a_step_and_a_long_one_in_pieces():
     assert len(first.sequence.tokens) == 4
 
 
-@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("sizes", [(1,), (8,), (16, 32, 64), (1, 2, 4, 8, 16, 32)])
-def test_tiles_hold_each_row_once_and_few_are_idle(sizes: tuple[int, ...], even: bool):
+def test_tiles_hold_each_row_once_and_few_are_idle(sizes: tuple[int, ...], compute_bound: bool):
     for count in range(1, 150):
-        tiles = list(passes.cut(range(count), sizes, even=even))
+        tiles = list(passes.cut(range(count), sizes, compute_bound=compute_bound))
         assert [n for part, _ in tiles for n in part] == list(range(count))
         assert all(len(part) <= size and size in sizes for part, size in tiles)
         idle = sum(size for _, size in tiles) - count
-        assert idle < (min(s for s in sizes if s >= min(8, max(sizes))) if even else max(sizes))
+        assert idle < (min(s for s in sizes if s >= min(8, max(sizes))) if compute_bound else max(sizes))
 
 
 @pytest.mark.parametrize(("crowd", "read"), [(0, 14), (1, 30)])

@@ -18,7 +18,7 @@ from qkv.errors import QkvError
 from qkv.generation.engine import Engine
 from qkv.model import Model
 from qkv.serve import app, completions, worker
-from qkv.serve.models import Holding
+from qkv.serve.models import Holding, Models
 
 TEXT = "One, two, buckle my"
 COLD: dict[str, Any] = {"model": "demo-lm", "prompt": TEXT, "max_tokens": 12, "temperature": 0}
@@ -518,3 +518,24 @@ def test_a_stream_that_waits_says_that_it_is_there(client: Client, monkeypatch: 
     reply = client.post("/v1/completions", {**COLD, "prompt": "A text that nobody read before", "stream": True})
     assert b": still here" in reply.body
     assert texts(reply.events)
+
+
+def test_a_model_is_loaded_in_a_thread_that_ends() -> None:
+    """A thread that has computed and lives on makes libgomp slow the engine's."""
+    loaders: list[threading.Thread] = []
+
+    def load(source: str) -> Model:
+        loaders.append(threading.current_thread())
+        return qkv.load(source)
+
+    async def use() -> None:
+        models = Models({"demo-lm": "demo-lm"}, load, Holding(rows=2))
+        async with models.use("demo-lm") as one:
+            loaders[0].join(10)
+            assert not loaders[0].is_alive()
+            assert one.engine is not None
+            assert "passes" in vars(one.engine)  # tried before anybody asks
+        await models.unload_all()
+
+    asyncio.run(use())
+    assert loaders[0] is not threading.main_thread()

@@ -47,7 +47,7 @@ class Library:
     fork: int | None
     number: int | None
     barrier: int | None
-    spare: dict[torch.dtype, Tensor] = field(default_factory=dict[torch.dtype, Tensor])  # unpack_for_now's
+    spare: dict[torch.dtype, Tensor] = field(default_factory=dict[torch.dtype, Tensor])  # to unpack into
 
     def __str__(self) -> str:
         return f"{self.isa} ({self.compiler})"

@@ -211,7 +211,7 @@ def name_kernels() -> dict[str, str]:
     """What multiplies and attends on this CPU, by kind of layer: a kernel, up to how many rows, and the next one."""
     found = native.library()
     most = row_products.MOST
-    small = {"bf16": f", of small matrices {most['int8']}"} if row_products.multiplies_pairs() else {}
+    small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
     packed = "oneDNN" if onednn_linear.fits(torch.empty(0, dtype=torch.bfloat16)) else "F.linear"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}

@@ -13,6 +13,7 @@
 #define MOST 8 /* rows of x that share one reading of a row of weights */
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
+#define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
 
 typedef struct {
   const uint8_t *weight;
@@ -63,7 +64,7 @@ INLINE int64_t block_bytes(int kind) {
 
 /* The 32 numbers of a block, before their scale, which is returned: 1 where it is not the block's own. */
 INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
-  if (kind == Q4_0 || kind == Q4_1) {
+  if (FOUR_BITS(kind)) {
     const uint8_t *pairs = at + (kind == Q4_0 ? 2 : 4);
     const float least = kind == Q4_0 ? -8 : 0;
     for (int p = 0; p < PARTS / 2; p++) {
@@ -97,7 +98,7 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
 #define IN_PAIRS(kind) ((kind) != FP32)
 /* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and they have their scale: each is
    looked up among the sixteen that there can be, rounded as where a matrix is unpacked. */
-INLINE vec list_numbers(int kind, const uint8_t *at) { /* all that a block of 4 bits can have */
+INLINE vec list_numbers(int kind, const uint8_t *at) { /* the sixteen values of a 4-bit block */
   const vec all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return kind == Q4_0 ? (all - 8) * read_scale(at) : all * read_scale(at) + read_scale(at + 2);
 }
@@ -117,7 +118,7 @@ INLINE void read_two(int kind, const uint8_t *at, const uint8_t *next, __m512bh 
 
 INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
   if (kind == BF16) return (__m512bh)_mm512_loadu_si512(at);
-  if (kind == Q4_0 || kind == Q4_1) {
+  if (FOUR_BITS(kind)) {
     __m512bh q[2];
     read_two(kind, at, at, q);
     return q[0];
@@ -146,9 +147,9 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
       vec scale[4];
 #pragma GCC unroll 4
       for (int r = 0; r < deep; r++) {
-        if ((kind == Q4_0 || kind == Q4_1) && r % 2 == 0 && r + 1 < deep)
-          read_two(kind, w + r * size, w + (r + 1) * size, q + r);
-        else if (!(kind == Q4_0 || kind == Q4_1) || r % 2 == 0) q[r] = read_pairs(kind, w + r * size);
+        if (FOUR_BITS(kind) && r % 2) continue; /* read with the row before */
+        if (FOUR_BITS(kind) && r + 1 < deep) read_two(kind, w + r * size, w + (r + 1) * size, q + r);
+        else q[r] = read_pairs(kind, w + r * size);
         scale[r] = kind == Q8_0 ? read_scale(w + r * size) : (vec){0};
       }
 #pragma GCC unroll 8
@@ -190,8 +191,7 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
 /* Four rows of weights, or the last few; as many at a time as there are registers for, but one after another where the
    rows of x are so few that all waits for memory: a single stream is read fastest. */
 INLINE void multiply_rows(const Job *job, int kind, int pairs, int wide, int64_t i, int64_t m, int64_t left) {
-  int four = pairs && (kind == Q4_0 || kind == Q4_1);
-  int deep = LANES == 16 && wide <= 2 ? four ? 2 : 1 : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
+  int deep = LANES == 16 && wide <= 2 ? (pairs && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, pairs, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, pairs, 1, wide, i, m, real);
@@ -284,7 +284,7 @@ static void lay_out(const Job *job, int pairs, void *to) {
         int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
         const uint16_t *low = (const uint16_t *)job->x + from;
 #if defined(__AVX512BF16__)
-        if (pairs && (job->kind == Q4_0 || job->kind == Q4_1)) {
+        if (pairs && FOUR_BITS(job->kind)) {
           __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
           __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
           _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));

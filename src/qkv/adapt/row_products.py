@@ -23,7 +23,7 @@ OF_BYTES = {count: kind for kind, count in BYTES.items()}
 
 
 @cache
-def multiplies_pairs() -> bool:
+def has_bf16_units() -> bool:
     """Whether the kernels have AVX-512's bf16 units, and PyTorch no AMX, which is far faster with many rows."""
     found = native.library()
     return bool(found and found.isa == "avx512_bf16") and not has_amx()
@@ -31,7 +31,7 @@ def multiplies_pairs() -> bool:
 
 def most_rows(kind: str, numbers: int) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers."""
-    return MOST["int8"] if kind == "bf16" and numbers <= SMALL and multiplies_pairs() else MOST[kind]
+    return MOST["int8"] if kind == "bf16" and numbers <= SMALL and has_bf16_units() else MOST[kind]
 
 
 class Matrix(NamedTuple):
@@ -69,7 +69,7 @@ def check_library(found: Library) -> None:
             for rows in (1, 3, 4, 9):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
-                held = open_weight.to(dtype) if rounds(found, kind) else open_weight
+                held = open_weight.to(dtype) if rounds_to_bf16(found, kind) else open_weight
                 want = x.double() @ held.double().T + bias.double()
                 room = (x.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
@@ -78,7 +78,7 @@ def check_library(found: Library) -> None:
                     raise QkvError("the compiled kernel multiplies {kind} wrongly for {isa}", kind=kind, isa=found.isa)
 
 
-def rounds(found: Library, kind: str) -> bool:
+def rounds_to_bf16(found: Library, kind: str) -> bool:
     """Whether the kernel rounds the numbers of such a matrix to bf16 where it multiplies them with bf16."""
     return kind in ("Q4_0", "Q4_1") and found.isa == "avx512_bf16"
 
@@ -140,8 +140,7 @@ def unpack(
     found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype, out: Tensor | None = None
 ) -> Tensor:
     """The numbers [n, k] of a matrix in fp32 or bf16, in `out` where it has room for them."""
-    n = weight.shape[0]
-    k = weight.shape[1] * (32 if weight.ndim == 3 else 1)
+    n, k = read_shape(weight)
     out = torch.empty(n, k, dtype=dtype) if out is None else out[: n * k].view(n, k)
     low = dtype == torch.bfloat16
     job = Job(weight.data_ptr(), address(scale), 0, 0, out.data_ptr(), 0, n, k, k, KINDS[kind], low)
@@ -153,16 +152,18 @@ def unpack(
 def unpack_for_now(
     found: Library, kind: str, weight: Tensor, scale: Tensor | None, dtype: torch.dtype
 ) -> Iterator[Tensor]:
-    """The numbers of a matrix in memory that the next one uses again: new memory for each costs more than unpacking."""
-    size, spare = weight.shape[0] * weight.shape[1] * (32 if weight.ndim == 3 else 1), found.spare
-    try:
-        out = spare.pop(dtype)  # another thread finds none, and takes its own
-    except KeyError:
-        out = torch.empty(0, dtype=dtype)
-    if len(out) < size:
-        out = torch.empty(size, dtype=dtype)
+    """The numbers of a matrix, in memory that the next one uses again: new memory costs page faults."""
+    n, k = read_shape(weight)
+    out = found.spare.pop(dtype, None)  # another thread finds none, and takes its own
+    if out is None or len(out) < n * k:
+        out = torch.empty(n * k, dtype=dtype)
     yield unpack(found, kind, weight, scale, dtype, out)
-    spare[dtype] = out
+    found.spare[dtype] = out
+
+
+def read_shape(weight: Tensor) -> tuple[int, int]:
+    """Outputs and inputs of a matrix as it is stored: in numbers or in blocks of 32."""
+    return weight.shape[0], weight.shape[1] * (32 if weight.ndim == 3 else 1)
 
 
 def address(t: Tensor | None) -> int:

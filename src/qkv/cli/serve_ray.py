@@ -1,7 +1,7 @@
 """`qkv serve --ray`: replicas as a deployment of Ray Serve, which routes, watches and scales them over machines.
 
-Before the replicas stands a door that holds no model: a request of which no byte was answered when its replica ended
-goes to another one.
+A router without a model stands before the replicas: when a replica dies, the requests that it had not begun to answer
+are sent to another one, which Ray Serve itself does not do.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from qkv.cli.workers import connect_ray
 from qkv.errors import QkvError
 
 NAME, REPLICA = "qkv", "replica"  # of the application and its deployment, in Ray's dashboard
-LOOK = 64  # requests, such as /health, that a replica takes beside those that it writes and those that wait
+EXTRA = 64  # requests, such as /health, that a replica takes in addition to those it writes and those in its queue
 TRIES = 4  # replicas that a request goes to at most
-SENT = ("type", "http_version", "method", "scheme", "path", "raw_path", "root_path", "query_string", "headers",
-        "client", "server")  # of a request's scope: what is plain data
+FORWARDED = ("type", "http_version", "method", "scheme", "path", "raw_path", "root_path", "query_string", "headers",
+             "client", "server")  # keys of the ASGI scope that can be pickled
 ASGI = MutableMapping[str, Any]
 BuildParts = Callable[[Common], tuple[Any, Any]]
 
@@ -40,18 +40,18 @@ def serve_by_ray(
         serve: Any = import_module("ray.serve")
     except ImportError:
         raise QkvError("--ray needs Ray Serve: pip install 'qkv[scale]'") from None
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what Ray says of itself is in its dashboard
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # Ray's own messages are in its dashboard
     over = threading.Event()
     end: Callable[[int, FrameType | None], None] = lambda number, frame: over.set()  # noqa: E731
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     try:
         serve.start(http_options={"host": how["host"], "port": how["port"], "location": "EveryNode"})
-        most = how["rows"] + how["queue"] + LOOK
-        door = serve.deployment(name="door", max_ongoing_requests=256 * most, ray_actor_options={"num_cpus": 0})(
-            serve.ingress(make_door(how["max_body"]))())
+        most = how["rows"] + how["queue"] + EXTRA
+        router = serve.deployment(name="router", max_ongoing_requests=256 * most, ray_actor_options={"num_cpus": 0})(
+            serve.ingress(make_router(how["max_body"]))())
         try:
-            serve.run(door.bind(plan_replicas(common, build_parts, how, most)), name=NAME, route_prefix="/")
+            serve.run(router.bind(plan_replicas(common, build_parts, how, most)), name=NAME, route_prefix="/")
         except RuntimeError as e:
             raise QkvError("--ray: the replicas did not start ({error})", error=str(e).strip()[-400:]) from None
         begun()
@@ -90,7 +90,7 @@ class Replica:
         sent, asked = asyncio.Queue[ASGI | None](), [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> ASGI:
-            return asked.pop() if asked else await asyncio.Future()  # who leaves cancels this generator
+            return asked.pop() if asked else await asyncio.Future()  # a client that disconnects cancels this generator
 
         async def run() -> None:
             try:
@@ -107,20 +107,20 @@ class Replica:
             task.cancel()
 
 
-def make_door(megabytes: float) -> Callable[[], Any]:
-    """What builds the application that passes requests on; bodies beyond a size are cut, and refused by the replica."""
+def make_router(megabytes: float) -> Callable[[], Any]:
+    """What builds the router; a body that is too long is cut after the limit, so that the replica refuses it."""
 
     def build() -> Any:
         died = import_module("ray.exceptions").RayActorError
 
-        async def pass_on(scope: ASGI, receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:
+        async def forward(scope: ASGI, receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:
             if scope["type"] == "lifespan":
                 return await answer_lifespan(receive, send)
             replicas = import_module("ray.serve").get_deployment_handle(REPLICA, NAME).options(stream=True)
             body, begun = await read_all(receive, int(megabytes * 1e6) + 1), False
             for left in reversed(range(TRIES)):
-                answer = replicas.respond.remote({key: scope[key] for key in SENT if key in scope}, body)
-                gone = asyncio.create_task(leave_with(receive, answer))
+                answer = replicas.respond.remote({key: scope[key] for key in FORWARDED if key in scope}, body)
+                watcher = asyncio.create_task(cancel_on_disconnect(receive, answer))
                 try:
                     async for message in answer:
                         begun = True
@@ -130,16 +130,16 @@ def make_door(megabytes: float) -> Callable[[], Any]:
                     if begun or not left:
                         raise
                 finally:
-                    gone.cancel()
+                    watcher.cancel()
             return None
 
-        return pass_on
+        return forward
 
     return build
 
 
 async def answer_lifespan(receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:
-    """The two ends of an application that has nothing to prepare."""
+    """Acknowledge start-up and shutdown; the router has nothing to prepare."""
     for _ in range(2):
         await send({"type": (await receive())["type"] + ".complete"})
 
@@ -154,8 +154,8 @@ async def read_all(receive: Callable[[], Any], most: int) -> bytes:
     return bytes(body[:most])
 
 
-async def leave_with(receive: Callable[[], Any], answer: Any) -> None:
-    """Cancel an answer when whoever asked leaves."""
+async def cancel_on_disconnect(receive: Callable[[], Any], answer: Any) -> None:
+    """Cancel an answer when its client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     answer.cancel()

@@ -34,14 +34,14 @@ class Passes:
         self.core, self.pages, self.device = core, pages, pages.device
         self.apart = grows_with_batch(core.spec)
         self.short = 1 if core.spec.stack.relative else SHORT  # learned distances are made for rows
-        # bench/engine.py: in bf16 on a CPU keys are copied in any case, and elsewhere each row would cost its launches;
+        # in bf16 on a CPU keys are copied in any case, and elsewhere each row would cost its launches;
         # a compiled kernel reads pages where they lie
         half = core.embed.weight.dtype == torch.bfloat16
         self.gather = (half and native.library() is None) or self.device.type != "cpu"
         self.count = self.positions = 0  # passes so far, and positions that they read
 
     def round_up(self, rows: int) -> int:
-        """The rows of one token that cost no more than so many."""
+        """How many rows of one token take no longer than these: those that would be padding are free."""
         return rows
 
     def run(self, plan: Seq[Work]) -> None:
@@ -99,11 +99,10 @@ class Tiles(Passes):
     def __init__(self, core: Transformer, pages: Pages) -> None:
         super().__init__(core, pages)
         self.sizes = find_sizes(core) if not self.apart and not has_experts(core.spec) else (1,)
-        # what few bits or fp32 cost grows with the rows, and not with the weights that are read
-        self.even = core.embed.weight.dtype == torch.float32 or bool(find_quantised(core))
+        self.compute_bound = core.embed.weight.dtype == torch.float32 or bool(find_quantised(core))
 
     def round_up(self, rows: int) -> int:
-        return sum(size for _, size in cut(range(rows), self.sizes, even=self.even))
+        return sum(size for _, size in cut(range(rows), self.sizes, compute_bound=self.compute_bound))
 
     def run(self, plan: Seq[Work]) -> None:
         each: list[Work] = []
@@ -112,23 +111,23 @@ class Tiles(Passes):
                 self.run_pass([work])  # a free prefix is read at once, and alone
             else:
                 each += [work._replace(at=at, tokens=1) for at in range(work.at, work.at + work.tokens)]
-        for part, size in cut(each, self.sizes, even=self.even):
+        for part, size in cut(each, self.sizes, compute_bound=self.compute_bound):
             self.run_pass(part, size)
 
 
 T = TypeVar("T")
 
 
-def cut(rows: Seq[T], sizes: Seq[int], *, even: bool = False) -> Iterator[tuple[Seq[T], int]]:
+def cut(rows: Seq[T], sizes: Seq[int], *, compute_bound: bool = False) -> Iterator[tuple[Seq[T], int]]:
     """Rows in tiles, in their order: the largest that are full, then the smallest that holds the rest.
 
-    `even`: where a tile of FEW or more costs what its rows cost, all that are full come first, so that less is idle.
+    `compute_bound`: the time of a tile of FEW or more grows with its rows, so full ones come first, for less padding.
     """
     at = 0
     while at < len(rows):
         left = len(rows) - at
         size = next((s for s in sizes if s >= left), sizes[-1])
-        if even and size > left:
+        if compute_bound and size > left:
             size = max((s for s in sizes if FEW <= s <= left), default=size)
         yield rows[at : at + size], size
         at += size

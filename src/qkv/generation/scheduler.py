@@ -85,7 +85,7 @@ class Scheduler:
 
     def __init__(self, pages: Pages, limits: Limits, beside: int, round_up: Callable[[int], int] = int) -> None:
         self.pages, self.limits, self.beside = pages, limits, limits.beside or beside
-        self.round_up = int if limits.beside else round_up  # rows that cost no more than so many
+        self.round_up = int if limits.beside else round_up  # to rows that take no longer
         self.short = 0 if limits.beside else SHORT
         self.waiting: deque[Group] = deque()
         self.running: list[Group] = []

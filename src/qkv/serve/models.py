@@ -113,7 +113,7 @@ class Models:
         return Loaded(name, model, worker, template, weigh_model(model, engine))
 
     def load_ready(self, source: str) -> tuple[Model, Engine | None]:
-        """A model, and its engine, which has tried its kernels before somebody asks."""
+        """Load a model and its engine, whose kernels are tried now rather than in the first request."""
         model = self.load(source)
         engine = make_engine(model, self.holding)
         if engine is not None:
@@ -159,8 +159,10 @@ class Models:
 
 
 async def run_apart(function: Callable[..., Answer], *args: Any) -> Answer:
-    """What a function gives in a thread that ends then: GNU's OpenMP keeps threads for each that computed, and where
-    these are more than the cores, those of the engine no longer look whether the others are done, and sleep.
+    """Call a function in a thread that ends with it.
+
+    libgomp keeps a pool for each thread that has computed. With more threads than cores it stops spinning at barriers,
+    which makes the engine's steps twice as long.
     """
     pool = ThreadPoolExecutor(1)
     try:
