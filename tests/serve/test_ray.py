@@ -67,6 +67,8 @@ def test_a_replica_that_is_killed_loses_nothing() -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
+        if process.stdout is not None:
+            process.stdout.close()
     assert not find_replicas()
 
 
