@@ -1,5 +1,6 @@
 """The page of `qkv serve`: who gets in, and that a word leads to the pass that wrote it."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -10,6 +11,7 @@ from support import browsing
 from support.serving import Client, listening, make_service
 
 from qkv.explore import chat_page, question
+from qkv.generation.passes import Passes
 from qkv.serve import gate
 
 KEY, OTHER = "a-key-that-is-long-enough", "another-key-that-is-long"
@@ -82,6 +84,27 @@ def test_the_pass_is_the_one_that_was_written(client: Client) -> None:
     logits = run.t["logits"][0][begin:].float().log_softmax(-1)
     mine = logits.gather(-1, torch.tensor(answer.tokens)[:, None])[:, 0]
     assert mine.tolist() == pytest.approx(list(answer.logprobs), abs=1e-4)
+
+
+def test_two_models_and_the_page_compute_in_one_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread that has computed makes libgomp slow the engines (runner.ComputeThread)."""
+    ann, threads = enter(client, KEY), list[threading.Thread]()
+    forward, read = Passes.forward, question.read_again
+
+    def note(function: Any, *args: Any, **how: Any) -> Any:
+        threads.append(threading.current_thread())
+        return function(*args, **how)
+
+    monkeypatch.setattr(Passes, "forward", lambda *a, **k: note(forward, *a, **k))
+    monkeypatch.setattr(chat_page, "read_again", lambda *a: note(read, *a))
+    for name in ("demo-moe", "demo-lm"):
+        reply = client.post(ASKED[name][0], {"model": name, **ASKED[name][1], "seed": 11}, **ann)
+    written = len(threads)
+    found = client.get(f"/inside?answer={reply.headers['x-request-id']}-0", **ann)
+    run = parse_qs(urlsplit(found.headers["location"]).fragment)["run"][0]
+    assert client.get(f"/api/r/{run}/meta", **ann).status == 200
+    assert len(threads) > written > 2
+    assert {one for one in threads if one.is_alive()} == {client.service.models.thread.thread}  # the others loaded
 
 
 def test_nothing_is_computed_before_somebody_looks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

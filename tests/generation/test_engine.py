@@ -15,7 +15,7 @@ from qkv.generation import passes
 from qkv.generation.beam import Search, beam
 from qkv.generation.engine import Engine, Settings, generate
 from qkv.generation.pages import Paged, Pages, Table
-from qkv.generation.runner import Runner
+from qkv.generation.runner import ComputeThread, Runner
 from qkv.generation.scheduler import Limits
 from qkv.generation.sequence import DecodeOptions
 from qkv.lens.trace import Trace
@@ -285,6 +285,26 @@ def test_a_page_written_by_one_of_two_readers_is_copied_first(monkeypatch):
     pages.release(table)
     pages.release(child)
     assert pages.free == 8
+
+
+def test_two_engines_take_turns_in_one_thread():
+    thread, written = ComputeThread(), list[int]()
+    runners = [Runner(Engine(model("gqa")), thread) for _ in range(2)]
+    for n, runner in enumerate(runners):
+        step = runner.engine.step
+        runner.engine.step = lambda n=n, step=step: (written.append(n), step())[1]
+    handles = [thread.submit(runner.engine.submit, PROMPTS[0], ask("gqa", eos=())) for runner in runners]
+    found = [list(handle.result()) for handle in handles]
+    assert [e.token for e in found[0]] == [e.token for e in found[1]]
+    assert written[:6] in ([0, 1] * 3, [0, 0, 1, 0, 1, 0])  # the first may begin alone
+    runners[0].close()
+    assert [e.token for e in runners[1].submit(PROMPTS[0], ask("gqa", eos=()))] == [e.token for e in found[0]]
+    runners[1].close()
+    assert thread.alive
+    thread.shutdown()
+    assert not thread.alive
+    with pytest.raises(QkvError, match="takes no more"):
+        thread.submit(print)
 
 
 def test_many_threads_share_one_runner():

@@ -91,7 +91,7 @@ def test_the_likeliest_tokens_come_with_each(chatting: Client, lm: Model) -> Non
     rows = chatting.post("/v1/completions", {**COLD, "max_tokens": 5, "logprobs": 3, "echo": True}).json["choices"][0]
     found = rows["logprobs"]["top_logprobs"]
     assert found[0] is None
-    best = [pytest.approx([p for _, p in row], abs=1e-5) for row in wanted]
+    best = [pytest.approx([p for _, p in row], abs=1e-4) for row in wanted]  # another order of adding up
     assert [list(one.values()) for one in found[-5:]] == best
     assert all(len(one) == 3 for one in found[1:])
     body = {"model": "demo-lm", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0}
@@ -503,9 +503,11 @@ def test_what_was_asked_while_a_model_is_unloaded_is_answered() -> None:
         one = worker.Worker(engine, asyncio.get_running_loop())
         await asyncio.to_thread(engine.began.wait, 10)
         answer = one.call(lambda: 7)
-        one.open = False  # as `close` does first
+        closing = asyncio.create_task(asyncio.to_thread(one.close))
+        while one.open:
+            await asyncio.sleep(0.001)
         engine.may_end.set()
-        await asyncio.to_thread(one.close)
+        await closing
         return await asyncio.wait_for(answer, 5)
 
     assert asyncio.run(ask()) == 7

@@ -147,3 +147,55 @@ def test_a_body_is_read_to_its_end_or_its_bound(pieces: list[bytes], most: int, 
         return coming.pop(0)
 
     assert asyncio.run(serve_ray.read_all(receive, most)) == read
+
+
+# The router: an answer of which no byte was sent is asked for again
+
+HEAD, LAST = {"type": "http.response.start", "status": 200}, {"type": "http.response.body", "body": b""}
+
+
+def body(text: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": text, "more_body": more}
+
+
+def relay(*answers: list[Any]) -> tuple[list[Any], int]:
+    """What the client gets of these answers, of which None stands for a replica that dies, and how many are left."""
+    waiting, got = list(answers), []
+
+    async def respond() -> AsyncGenerator[Any]:
+        for message in waiting.pop(0):
+            if message is None:
+                raise ConnectionError("the replica died")
+            yield message
+
+    async def receive() -> Any:
+        await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        got.append(message)
+
+    try:
+        asyncio.run(serve_ray.relay(respond, ConnectionError, receive, send))
+    except ConnectionError:
+        got.append(None)
+    return got, len(waiting)
+
+
+@pytest.mark.parametrize("first", [[None], [HEAD, None], [HEAD, body(b""), None]])
+def test_a_replica_that_dies_before_its_first_bytes_is_replaced(first: list[Any]) -> None:
+    whole = [HEAD, body(b"a"), body(b"b"), LAST]
+    assert relay(first, whole, whole) == (whole, 1)
+
+
+def test_nothing_is_sent_twice_when_a_replica_dies_later() -> None:
+    whole = [HEAD, body(b"a"), LAST]
+    assert relay([HEAD, body(b"a"), None], whole) == ([HEAD, body(b"a"), None], 1)
+
+
+@pytest.mark.parametrize("end", [LAST, body(b"", more=False)])
+def test_an_answer_without_a_body_is_passed_on(end: Any) -> None:
+    assert relay([HEAD, end]) == ([HEAD, end], 0)
+
+
+def test_replicas_that_all_die_are_not_asked_for_ever() -> None:
+    assert relay(*[[HEAD, None]] * 9) == ([None], 9 - serve_ray.TRIES)

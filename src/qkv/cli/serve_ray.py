@@ -117,25 +117,43 @@ def make_router(megabytes: float) -> Callable[[], Any]:
             if scope["type"] == "lifespan":
                 return await answer_lifespan(receive, send)
             replicas = import_module("ray.serve").get_deployment_handle(REPLICA, NAME).options(stream=True)
-            body, begun = await read_all(receive, int(megabytes * 1e6) + 1), False
-            for left in reversed(range(TRIES)):
-                answer = replicas.respond.remote({key: scope[key] for key in FORWARDED if key in scope}, body)
-                watcher = asyncio.create_task(cancel_on_disconnect(receive, answer))
-                try:
-                    async for message in answer:
-                        begun = True
-                        await send(message)
-                    return None
-                except died:
-                    if begun or not left:
-                        raise
-                finally:
-                    watcher.cancel()
-            return None
+            body = await read_all(receive, int(megabytes * 1e6) + 1)
+            sent = {key: scope[key] for key in FORWARDED if key in scope}
+            return await relay(lambda: replicas.respond.remote(sent, body), died, receive, send)
 
         return forward
 
     return build
+
+
+async def relay(
+    respond: Callable[[], Any], died: type[Exception], receive: Callable[[], Any], send: Callable[[ASGI], Any],
+) -> None:
+    """Pass on one answer; status and headers wait for its first bytes, so that until then another replica can answer.
+
+    Raises:
+        Exception: `died` when the replica ended in the middle of its answer, or each of `TRIES` before theirs.
+    """
+    for left in reversed(range(TRIES)):
+        answer, head, begun = respond(), list[ASGI](), False
+        watcher = asyncio.create_task(cancel_on_disconnect(receive, answer))
+        try:
+            async for message in answer:
+                head.append(message)
+                begun = begun or is_body(message)
+                while begun and head:
+                    await send(head.pop(0))
+            return
+        except died:
+            if begun or not left:
+                raise
+        finally:
+            watcher.cancel()
+
+
+def is_body(message: ASGI) -> bool:
+    """Whether a message has bytes of an answer, or ends it."""
+    return message["type"] == "http.response.body" and bool(message.get("body") or not message.get("more_body"))
 
 
 async def answer_lifespan(receive: Callable[[], Any], send: Callable[[ASGI], Any]) -> None:

@@ -79,7 +79,7 @@ def make_routes(service: Service, keys: Keys, *, cookie: str, lang: str) -> list
     """The addresses of the page."""
     found = Answers(service)
     desk = server.Desk(list(service.models.sources), refuse_unloaded, lang, models=found.models,  # type: ignore[arg-type]
-                       shelf=RecentRuns(4, BUDGET), replay=found.make_run)
+                       shelf=RecentRuns(4, BUDGET), replay=found.make_run, worker=service.models.thread)
     inside = server.make_page(desk)
 
     async def answer_inside(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ import traceback
 import webbrowser
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -41,6 +41,7 @@ from qkv.errors import QkvError, nearest
 from qkv.explore import answers, probe_answers, record
 from qkv.explore.body import JSON, Answer, Query, dump_json, translate_both
 from qkv.explore.question import Question, RecentRuns, Refused, Run, ask
+from qkv.generation.runner import ComputeThread
 from qkv.messages import join
 from qkv.model import Model
 from qkv.serve.listen import Protocol
@@ -101,7 +102,7 @@ class Desk:
     events: Events = field(default_factory=Events)
     models: dict[str, Model] = field(default_factory=dict)
     shelf: RecentRuns = field(default_factory=RecentRuns)
-    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "qkv-torch"))
+    worker: Executor = field(default_factory=ComputeThread)
     begun: tuple[str, Future[str]] | None = None  # the answers with which the page opens, and the model they are of
     replay: Callable[[str], Run | None] = lambda run: None  # a run of what was written elsewhere, made when asked for
 
@@ -413,7 +414,10 @@ class Page:
 
     def run(self) -> None:
         """Serve until Ctrl-C, which is raised again as KeyboardInterrupt."""
-        self.server.run(sockets=[self.socket])
+        try:
+            self.server.run(sockets=[self.socket])
+        finally:
+            self.desk.worker.shutdown(cancel_futures=True)
 
     def start(self) -> str:
         """Serve in a thread beside this one; the address."""

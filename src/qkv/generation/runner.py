@@ -1,9 +1,9 @@
-"""The one thread in which an engine steps, for callers on other threads: what they ask is done between two steps."""
+"""The one thread in which engines step, for callers on other threads: what they ask is done between two steps."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from qkv.core.model import Transformer
@@ -14,21 +14,82 @@ from qkv.generation.request import Handle
 Answer = TypeVar("Answer")
 
 
+class ComputeThread(Executor):
+    """A thread for everything in a process that computes: calls in their order, and between them a step of each engine.
+
+    libgomp keeps a pool for each thread that has computed. With more threads than cores it stops spinning at barriers,
+    which makes steps twice as long; so whoever serves several models, or looks into one, has one of these.
+    """
+
+    def __init__(self) -> None:
+        self.inbox: deque[Callable[[], None]] = deque()
+        self.runners: list[Runner] = []
+        self.open, self.awake = True, threading.Event()
+        self.thread: threading.Thread | None = None  # begins with the first call
+        self.lock = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls are answered."""
+        return self.open and (self.thread is None or self.thread.is_alive())
+
+    def submit(self, fn: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> "Future[Answer]":
+        """What a function gives, called between two steps."""
+        answer: Future[Answer] = Future()
+
+        def work() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    found = fn(*args, **kwargs)
+                except Exception as error:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(found)
+
+        with self.lock:
+            if not self.open:
+                raise QkvError("engine: it is closed and takes no more requests", code="closed")
+            self.inbox.append(work)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.run, name="qkv-compute", daemon=True)
+                self.thread.start()
+        self.awake.set()
+        return answer
+
+    def run(self) -> None:
+        """Work while there is some, sleep while there is none, until `shutdown`."""
+        while self.open or self.inbox:
+            self.awake.clear()
+            while self.inbox:
+                self.inbox.popleft()()
+            stepped = [runner.step() for runner in list(self.runners)]
+            if not any(stepped) and self.open and not self.inbox:
+                self.awake.wait()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the thread after the calls that wait, or without them."""
+        with self.lock:
+            self.open = False
+            if cancel_futures:
+                self.inbox.clear()
+        self.awake.set()
+        if wait and self.thread:
+            self.thread.join()
+
+
 class Runner:
-    """Owns an engine, or, of a model that writes nothing, only the thread: `submit` from any other, which waits for no
-    more than the step that runs; handles wait for the thread instead of stepping.
+    """Owns an engine, or, of a model that writes nothing, only a place in the thread: `submit` from any other, which
+    waits for no more than the steps that run; handles wait for the thread instead of stepping.
 
     An error of a whole step, such as memory that is full, ends all its requests with it; the thread goes on.
     """
 
-    def __init__(self, engine: Engine | None) -> None:
-        self.engine, self.open = engine, True
-        self.inbox: deque[Callable[[], None]] = deque()
-        self.awake, self.changed = threading.Event(), threading.Condition()
+    def __init__(self, engine: Engine | None, thread: ComputeThread | None = None) -> None:
+        self.engine, self.open, self.changed = engine, True, threading.Condition()
+        self.thread, self.shares = thread or ComputeThread(), thread is not None
         if engine is not None:
             engine.driver = self
-        self.thread = threading.Thread(target=self.run, name="qkv-engine", daemon=True)
-        self.thread.start()
+        self.thread.submit(self.thread.runners.append, self)
 
     @property
     def core(self) -> Transformer:
@@ -38,48 +99,25 @@ class Runner:
 
     def do(self, function: Callable[..., Answer], *args: Any, **how: Any) -> "Future[Answer]":
         """What a function gives, called in the thread between two steps."""
-        answer: Future[Answer] = Future()
-
-        def work() -> None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    found = function(*args, **how)
-                except Exception as error:
-                    answer.set_exception(error)
-                else:
-                    answer.set_result(found)
-
-        with self.changed:
-            if not self.open:
-                raise QkvError("engine: it is closed and takes no more requests", code="closed")
-            self.inbox.append(work)
-        self.awake.set()
-        return answer
+        if not self.open:
+            raise QkvError("engine: it is closed and takes no more requests", code="closed")
+        return self.thread.submit(function, *args, **how)
 
     def submit(self, *args: Any, **how: Any) -> Handle:
         """As `Engine.submit`."""
         assert self.engine is not None
         return self.do(self.engine.submit, *args, **how).result()
 
-    def run(self) -> None:
-        """Work while there is some, sleep while there is none, until `close`."""
-        while self.open:
-            self.awake.clear()
-            while self.inbox:
-                self.inbox.popleft()()
-            if self.engine is not None and self.engine.busy:
-                try:
-                    self.engine.step()
-                except Exception as error:  # whatever it is, nobody may wait for ever
-                    self.engine.fail_all(self.explain(error))
-                self.announce_step()
-            elif not self.inbox:
-                self.awake.wait()
-        while self.inbox:
-            self.inbox.popleft()()
-        if self.engine is not None:
-            self.engine.fail_all(None)
+    def step(self) -> bool:
+        """Step the engine where it has something to do; in the thread. False: it had nothing."""
+        if self.engine is None or not self.engine.busy:
+            return False
+        try:
+            self.engine.step()
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            self.engine.fail_all(self.explain(error))
         self.announce_step()
+        return True
 
     def explain(self, error: Exception) -> QkvError:
         """What the requests of a step that failed end with."""
@@ -96,8 +134,16 @@ class Runner:
             self.changed.wait_for(lambda: handle.done or (bool(handle.events) and not until_done))
 
     def close(self) -> None:
-        """End the thread; requests that still run end as cancelled."""
-        with self.changed:
+        """Leave the thread, and end it unless others share it; requests that still run end as cancelled."""
+        if self.open:
             self.open = False
-        self.awake.set()
-        self.thread.join()
+            self.thread.submit(self.leave).result()
+            if not self.shares:
+                self.thread.shutdown()
+
+    def leave(self) -> None:
+        """Take no more turns; in the thread."""
+        self.thread.runners.remove(self)
+        if self.engine is not None:
+            self.engine.fail_all(None)
+        self.announce_step()

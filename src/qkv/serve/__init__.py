@@ -1,7 +1,7 @@
 """Models over HTTP, as OpenAI's clients ask for them. Start with app.py; `qkv serve` runs it.
 
 bodies.py      what each address may be asked; fields.py checks it
-models.py      models by name, the unused unloaded; worker.py is the one thread in which one of them computes
+models.py      models by name, the unused unloaded; worker.py is one of them in the thread that computes
 completions.py, echo.py, embeddings.py, translations.py    what is answered; writing.py has what they share
 gate.py        who is let in; service.py what each may take, metrics.py what Prometheus reads
 listen.py      the socket, and an end that loses nothing

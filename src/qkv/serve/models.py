@@ -13,6 +13,7 @@ from qkv.chat import template as templates
 from qkv.chat.template import Template
 from qkv.errors import QkvError, nearest
 from qkv.generation.engine import Engine
+from qkv.generation.runner import ComputeThread
 from qkv.generation.scheduler import Limits
 from qkv.messages import Message
 from qkv.model import Model
@@ -64,6 +65,7 @@ class Models:
     def __init__(self, sources: Mapping[str, str], load: Callable[[str], Model], holding: Holding) -> None:
         self.sources, self.load, self.holding = dict(sources), load, holding
         self.loaded: dict[str, Loaded] = {}
+        self.thread = ComputeThread()
         self.created = int(time.time())
         self.turn = asyncio.Lock()  # one model is loaded at a time
 
@@ -109,7 +111,7 @@ class Models:
             raise RequestError("the model {name} could not be loaded; the server's log says why", status=503,
                                code="model_not_loaded", name=name) from e
         template = templates.find_template(model.tokenizer) if model.tokenizer else None
-        worker = Worker(engine, asyncio.get_running_loop())
+        worker = Worker(engine, asyncio.get_running_loop(), self.thread)
         return Loaded(name, model, worker, template, weigh_model(model, engine))
 
     def load_ready(self, source: str) -> tuple[Model, Engine | None]:
@@ -143,27 +145,24 @@ class Models:
             await self.unload(min(idle, key=lambda one: one.used))
 
     async def unload(self, one: Loaded) -> None:
-        """End a model's thread and let go of it."""
+        """End what a model writes and let go of it."""
         del self.loaded[one.name]
         await asyncio.to_thread(one.worker.close)
 
     async def unload_all(self) -> None:
-        """Unload all."""
+        """Unload all, and end the thread that computes."""
         for one in list(self.loaded.values()):
             await self.unload(one)
+        await asyncio.to_thread(self.thread.shutdown)
 
     @property
     def alive(self) -> bool:
-        """Whether every model's thread runs."""
+        """Whether every model answers."""
         return all(one.worker.alive for one in self.loaded.values())
 
 
 async def run_apart(function: Callable[..., Answer], *args: Any) -> Answer:
-    """Call a function in a thread that ends with it.
-
-    libgomp keeps a pool for each thread that has computed. With more threads than cores it stops spinning at barriers,
-    which makes the engine's steps twice as long.
-    """
+    """Call a function in a thread that ends with it, and with it its pool of libgomp (see `ComputeThread`)."""
     pool = ThreadPoolExecutor(1)
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)

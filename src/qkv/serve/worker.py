@@ -1,6 +1,6 @@
-"""The thread in which a model computes (generation/runner.py), as a loop sees it: it is told what each step wrote.
+"""A model in the thread that computes (generation/runner.py), as a loop sees it: it is told what each step wrote.
 
-    worker = Worker(engine, asyncio.get_running_loop())
+    worker = Worker(engine, asyncio.get_running_loop(), thread)
     writings = await worker.submit([Request(ids, options, sampling=…)])    # on the loop; checked in the thread
     async for n, events in read_events(writings): ...                      # what each step wrote
     await worker.call(model.embed, texts)                                  # between two steps
@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.generation.beam import Search
 from qkv.generation.engine import Engine
 from qkv.generation.request import Handle
-from qkv.generation.runner import Runner
+from qkv.generation.runner import ComputeThread, Runner
 from qkv.generation.sequence import DecodeOptions, Event
 from qkv.sampling import Sampling
 
@@ -78,15 +78,17 @@ async def read_events(writings: Sequence[Writing]) -> AsyncGenerator[tuple[int, 
 class Worker(Runner):
     """A Runner whose answers and events come to a loop."""
 
-    def __init__(self, engine: Engine | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, engine: Engine | None, loop: asyncio.AbstractEventLoop, thread: ComputeThread | None = None,
+    ) -> None:
         self.loop = loop
         self.live: dict[Handle, Writing] = {}
-        super().__init__(engine)
+        super().__init__(engine, thread)
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self.thread.is_alive()
+        """Whether requests are answered."""
+        return self.open and self.thread.alive
 
     def call(self, function: Callable[..., Answer], *args: Any, **how: Any) -> "asyncio.Future[Answer]":
         """What a function gives, called in the thread between two steps; from the loop."""
