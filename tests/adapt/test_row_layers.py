@@ -10,6 +10,7 @@ import qkv
 from qkv import hub, spec
 from qkv.adapt import native, quantise, row_layers, row_ops, row_products
 from qkv.core.cache import Static
+from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.generation.engine import Engine, Settings
@@ -42,7 +43,7 @@ def decode(core, rows, left=0):
     ids, found = torch.randint(0, 50, (rows, 12), generator=draw), []
     real = torch.ones(rows, 9, dtype=torch.bool)
     real[0, :left] = False
-    cache = Static(2)
+    cache = Static(len(core.decoder.layers))
     with torch.inference_mode():
         core(ids[:, :9], Inputs(padding_mask=real if left else None), cache, mode="prefill")
         for at in range(9, 12):
@@ -87,11 +88,12 @@ def test_a_block_in_one_call_has_the_bits_of_its_parts(name, kind, monkeypatch):
     if kind != "bf16":
         quantise.quantise(core, kind)
     row_layers.use_rows(core)
-    calls, run = [], row_layers.step_block
-    monkeypatch.setattr(row_layers, "step_block", lambda *a: (calls.append(len(a[2])), run(*a))[1])
+    calls, run = [], row_layers.step_blocks
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append((len(a[3]), len(a[2]))), run(*a))[1])
     cases = ((1, 0), (3, 0), (3, 4))
     whole = [decode(core, rows, left) for rows, left in cases]
-    assert calls == [1] * 6 + [3] * (0 if kind == "bf16" and not row_products.has_bf16_units() else 12)
+    many = 0 if kind == "bf16" and not row_products.has_bf16_units() else 6
+    assert calls == [(2, 1)] * 3 + [(2, 3)] * many  # both blocks at once
     monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)
     parts = [decode(core, rows, left) for rows, left in cases]
     if name == "normed heads":  # its parts are turned by PyTorch, which rounds more often
@@ -131,8 +133,58 @@ def test_a_block_sees_that_its_weights_are_others(monkeypatch):
     core.to(torch.bfloat16)
     check(torch.bfloat16)
     decode(core, 2)
-    assert {len(b.prepared) for b in core.modules() if type(b) is row_layers.RowBlock} == {2}  # of 1 and 2 rows
+    ways = {(blocks, rows) for block in core.decoder.layers for blocks, rows, _ in block.prepared}
+    assert ways <= {(2, 1), (2, 2), (1, 1), (1, 2)}  # both blocks or one, 1 or 2 rows; nothing of before is kept
     assert torch.equal(decode(copy.deepcopy(core), 1), decode(core, 1))
+
+
+@able
+def test_who_hears_of_a_block_hears_what_it_gives(monkeypatch):
+    _, core = build()
+    row_layers.use_rows(core)
+    want = decode(core, 1)
+    heard, calls, run = [], [], row_layers.step_blocks
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
+    core.decoder.layers[0].register_forward_hook(lambda module, given, out: heard.append((given[0], out)))
+    core.decoder.layers[1].register_forward_hook(lambda module, given, out: heard.append((given[0], out)))
+    assert torch.equal(decode(core, 1), want)
+    assert calls == [1] * 6
+    assert all(torch.equal(heard[n][1], heard[n + 1][0]) for n in range(0, 8, 2))
+    assert not any(torch.equal(given, out) for given, out in heard)
+
+
+@able
+@pytest.mark.parametrize("change", ["one fewer", "another order", "a plain one"])
+def test_blocks_are_those_that_are_registered_now(change):
+    plain, twin = build(masks=(spec.Mask("causal"),) * 3)
+    with torch.no_grad():
+        plain.decoder.layers[1].ffn.up.weight.mul_(-1.5)
+        twin.load_state_dict(plain.state_dict())
+    row_layers.use_rows(twin)
+    decode(twin, 1)
+    for core in (plain, twin):
+        layers = core.decoder.layers
+        if change == "one fewer":
+            layers[1] = torch.nn.Identity()
+            layers[1].forward = lambda x, step: x
+        elif change == "another order":
+            layers[1], layers[2] = layers[2], layers[1]
+        else:
+            layers[1].__class__ = Block
+    want = decode(plain.double(), 1)
+    assert (decode(twin, 1) - want).abs().max() <= 2e-5 * want.std()
+
+
+@able
+def test_what_came_out_of_a_stack_can_be_read_again():
+    _, core = build()
+    row_layers.use_rows(core)
+    core.decoder.final_norm = torch.nn.Identity()  # or it would be another tensor in any case
+    with torch.inference_mode():
+        cache = Static(2)
+        core(torch.tensor([[3]]), Inputs(), cache, mode="decode")
+        x = core.hidden(torch.tensor([[4]]), Inputs(), cache, mode="decode")
+    assert not hasattr(x, row_layers.DONE)
 
 
 @able
@@ -237,9 +289,9 @@ def test_rows_in_pages_are_read_in_one_pass(window):
 def test_an_engine_of_many_rows_reads_its_pages_so(windows, monkeypatch):
     core, twin = build(masks=tuple(spec.Mask("causal", window) for window in windows))
     row_layers.use_rows(twin)
-    calls, real, whole, run = [], row_ops.attend_pages, [], row_layers.step_block
+    calls, real, whole, run = [], row_ops.attend_pages, [], row_layers.step_blocks
     monkeypatch.setattr(row_ops, "attend_pages", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
-    monkeypatch.setattr(row_layers, "step_block", lambda *a: (whole.append(len(a[2])), run(*a))[1])
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (whole.append(len(a[2])), run(*a))[1])
     texts = []
     for one, by_parts in ((core.double(), False), (twin, False), (twin, True)):
         if by_parts:

@@ -139,7 +139,7 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     opened.qkv_run.argtypes = (address, whole, address, address, whole)
     for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate"):
         getattr(opened, name).argtypes = (address, address, address, whole)
-    opened.qkv_block.argtypes = (address, address, address, address, whole)
+    opened.qkv_blocks.argtypes = (address, whole, address, address, address, whole)
     opened.qkv_open.argtypes = (address,)
     opened.qkv_block_scratch.argtypes, opened.qkv_block_scratch.restype = (address,), whole
     try:  # a runtime of its own would fight with PyTorch's over the cores

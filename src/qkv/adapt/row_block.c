@@ -1,6 +1,6 @@
-/* A decoding step of a whole block: norm, queries, keys and values, rotation, attention, sum, norm, feed-forward, sum.
+/* A decoding step of whole blocks: norm, queries, keys and values, rotation, attention, sum, norm, feed-forward, sum.
    The parts are those of row_products.c and row_ops.c, in the same order, so that a row has the same bits by either way;
-   threads are started once and wait for one another at a barrier between the parts. */
+   threads are started once for all blocks and wait for one another at a barrier between the parts. */
 
 #include "row_products.c"
 #include "row_ops.c"
@@ -8,8 +8,7 @@
 typedef void (*Barrier)(void); /* OpenMP's GOMP_barrier */
 
 typedef struct {
-  const void *x;        /* rows of `width` numbers, as `out` */
-  void *out, *scratch;  /* scratch: `qkv_block_scratch` bytes for what stands between */
+  void *x, *scratch;    /* rows of `width` numbers, which become the block's output; `qkv_block_scratch` bytes */
   void *keys, *values;  /* where new ones are stored: row r from number k_to[r] on, groups as far apart as `attend` says */
   const int64_t *k_to, *v_to;
   Norm norms[4];        /* weights: before attention and before the network; after them, or none */
@@ -67,6 +66,7 @@ static uint8_t *connect_parts(Block *b) {
 
 typedef struct {
   Block *block;
+  int64_t count;
   Ask number;
   Barrier barrier;
   int32_t failed;
@@ -132,10 +132,8 @@ static void add_update(const BlockTeam *team, const void *x, int job, const Norm
   add_columns(b, x, b->jobs[job].out, to, thread, threads);
 }
 
-static void run_block(void *given) {
-  BlockTeam *team = given;
+static void run_block(BlockTeam *team, int64_t thread, int64_t threads) {
   Block *b = team->block;
-  int64_t thread = team->number ? team->number() : 0, threads = count_threads(team->number);
   int64_t first = b->rows * thread / threads, end = b->rows * (thread + 1) / threads, parts = b->gate.n / LANES;
   norm_rows(b->norms, first, end);
   wait_for_all(team);
@@ -156,7 +154,18 @@ static void run_block(void *given) {
     gate_columns(&b->gate, r, parts * thread / threads * LANES, parts * (thread + 1) / threads * LANES);
   wait_for_all(team);
   multiply_jobs(team, 6, 1, thread, threads);
-  add_update(team, b->norms[1].x, 6, b->norms + 3, b->out, thread, threads);
+  add_update(team, b->norms[1].x, 6, b->norms + 3, b->x, thread, threads);
+}
+
+static void run_blocks(void *given) {
+  BlockTeam *all = given, team = *all;
+  int64_t thread = team.number ? team.number() : 0, threads = count_threads(team.number);
+  for (int64_t n = 0; n < all->count; n++) {
+    team.block = all->block + n;
+    run_block(&team, thread, threads);
+    wait_for_all(&team);
+  }
+  if (team.failed) all->failed = 1;
 }
 
 void qkv_open(Ask size) { team_size = size; }
@@ -166,11 +175,11 @@ int64_t qkv_block_scratch(Block *block) {
   return connect_parts(block) - (uint8_t *)0 + 64;
 }
 
-/* out = block(x); 0 where it was done. */
-int qkv_block(Block *block, Fork fork, Ask number, Barrier barrier, int64_t threads) {
-  connect_parts(block);
-  BlockTeam team = {block, threads > 1 ? number : 0, threads > 1 ? barrier : 0, 0};
-  if (threads > 1) fork(run_block, &team, (unsigned)threads, 0);
-  else run_block(&team);
+/* x through `count` blocks that have it and their scratch memory in common; 0 where it was done. */
+int qkv_blocks(Block *blocks, int64_t count, Fork fork, Ask number, Barrier barrier, int64_t threads) {
+  for (int64_t n = 0; n < count; n++) connect_parts(blocks + n);
+  BlockTeam team = {blocks, count, threads > 1 ? number : 0, threads > 1 ? barrier : 0, 0};
+  if (threads > 1) fork(run_blocks, &team, (unsigned)threads, 0);
+  else run_blocks(&team);
   return team.failed;
 }

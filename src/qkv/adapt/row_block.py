@@ -1,11 +1,12 @@
-"""A decoding step of a whole block in one call of row_block.c, so that the host starts one kernel instead of twelve.
+"""A decoding step of whole blocks in one call of row_block.c, so that the host starts one kernel for all their parts.
 
 Only single tokens of rows whose keys lie in buffers or in pages; everything else runs part by part (row_layers.py).
 Letters: B rows, D width, H heads, G key/value groups, S keys, K head dim, W value head dim.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ class BlockJob(ctypes.Structure):
     """The struct Block of row_block.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "out", "scratch", "keys", "values", "k_to", "v_to")),
+        *((name, ctypes.c_void_p) for name in ("x", "scratch", "keys", "values", "k_to", "v_to")),
         ("norms", row_ops.Norm * 4), ("heads", row_ops.Norm * 2), ("jobs", Job * 7), ("turn", row_ops.Turn),
         ("attend", row_ops.Attend), ("gate", row_ops.Gate),
         *((name, ctypes.c_int64) for name in ("rows", "width", "laid_bytes")), ("low", ctypes.c_int32),
@@ -80,30 +81,31 @@ class NormWeights(NamedTuple):
     bias: Tensor | None = None
 
 
-class Prepared:
-    """What stays the same from step to step: a block's weights and sizes, for so many rows.
+class Parts(NamedTuple):
+    """What a block computes with.
 
     `norms` are those before attention and before the network, after them, and of each head of a query and of a key.
     `places` are the tables in which its modules and weights are registered, with their names.
     """
 
-    def __init__(
-        self, found: Library, parts: tuple[Attention, Ffn], norms: Sequence[NormWeights | None],
-        matrices: Sequence[Matrix], places: Sequence[tuple[Mapping[str, Any], str]], *, rows: int,
-    ) -> None:
-        (attn, ffn), first = parts, norms[0]
+    layer: int
+    attn: Attention
+    ffn: Ffn
+    norms: Sequence[NormWeights | None]
+    matrices: Sequence[Matrix]
+    places: Sequence[tuple[dict[str, Any], str]]
+
+    def as_job(self, rows: int) -> BlockJob:
+        """What stays the same from step to step, for so many rows."""
+        attn, ffn, first = self.attn, self.ffn, self.norms[0]
         assert first is not None
-        self.places = [(table, name, table[name]) for table, name in places]
-        tensors = [held for _, _, held in self.places if isinstance(held, Tensor)]
-        self.addresses = [(t, t.data_ptr()) for t in tensors]
-        self.rows, self.work = rows, sum(m.weight.numel() for m in matrices)
-        self.job = job = BlockJob(rows=rows, width=len(first.weight), low=first.weight.dtype == torch.bfloat16)
-        for place, norm in zip((*job.norms, *job.heads), norms, strict=True):
+        job = BlockJob(rows=rows, width=len(first.weight), low=first.weight.dtype == torch.bfloat16)
+        for place, norm in zip((*job.norms, *job.heads), self.norms, strict=True):
             if norm:
                 place.weight, place.bias = norm.weight.data_ptr(), address(norm.bias)
                 place.eps, place.offset, place.centred = norm.spec.eps, norm.spec.offset, norm.spec.kind != "rms"
         numbers = (0, 1, 2, 3, 4, 5, 6) if ffn.gated else (0, 1, 2, 3, 4, 6)
-        for n, m in zip(numbers, matrices, strict=True):
+        for n, m in zip(numbers, self.matrices, strict=True):
             one = job.jobs[n]
             one.weight, one.scale, one.bias = m.weight.data_ptr(), address(m.scale), address(m.bias)
             one.n, one.kind = len(m.weight), KINDS[m.kind]
@@ -113,14 +115,27 @@ class Prepared:
         at.scale = attn.head_dim**-0.5 if attn.scale is None else attn.scale
         job.turn.neighbours = attn.rotary is not None and attn.rotary.pairs != "half"
         job.gate.kind = row_ops.ACTIVATIONS[ffn.activation]
-        self.scratch = found.opened.qkv_block_scratch(ctypes.addressof(job))
+        return job
+
+
+class Prepared:
+    """Blocks as the kernel takes them, for so many rows: their weights and sizes, which stay from step to step."""
+
+    def __init__(self, found: Library, each: Sequence[Parts], blocks: Sequence[object] = (), *, rows: int) -> None:
+        self.blocks = blocks  # to be told from others
+        registered = [(table, name, table[name]) for parts in each for table, name in parts.places]
+        self.tables, self.names, self.registered = zip(*registered, strict=True) if registered else ((), (), ())
+        self.tensors = [one for one in self.registered if isinstance(one, Tensor)]
+        self.addresses = [one.data_ptr() for one in self.tensors]
+        self.attns = [(parts.layer, parts.attn) for parts in each]
+        self.rows, self.work = rows, sum(m.weight.numel() for parts in each for m in parts.matrices)
+        self.jobs = (BlockJob * len(each))(*(parts.as_job(rows) for parts in each))
+        self.scratch = max(found.opened.qkv_block_scratch(ctypes.addressof(job)) for job in self.jobs)
 
     def is_current(self) -> bool:
-        """Whether the same modules and weights are still registered, at the same addresses."""
-        for table, name, found in self.places:
-            if table.get(name) is not found:
-                return False
-        return all([t.data_ptr() == at for t, at in self.addresses])  # noqa: C419  a list is quicker
+        """Whether the same modules and weights are still registered, at the same addresses; hundreds, so by `map`."""
+        return (all(map(is_, map(dict.get, self.tables, self.names), self.registered))  # type: ignore[arg-type]
+                and list(map(Tensor.data_ptr, self.tensors)) == self.addresses)
 
 
 def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Tensor | None) -> Keys | None:
@@ -139,24 +154,33 @@ def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Ten
     return Keys(k, v, Places(starts, [start + 1] * rows, to, (k_step, v_step, k_group, v_group)), bias)
 
 
-def step_block(
-    found: Library, prepared: Prepared, x: Tensor, keys: Keys, turn: tuple[Tensor, Tensor] | None
-) -> Tensor:
-    """The block's output [B, 1, D] for one more token of each row, x [B, 1, D], whose key and value are stored.
+class Angles:
+    """Cosine and sine [B or 1, 1, 1, P/2] in fp32, as the kernel takes them: alike in many layers."""
 
-    `turn` is the cosine and sine [B or 1, 1, 1, P/2] in fp32.
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self.cos, self.sin = cos.contiguous(), sin.contiguous()
+        half = cos.shape[-1]
+        self.written = self.cos.data_ptr(), self.sin.data_ptr(), half, cos.numel() // half
+
+
+def step_blocks(
+    found: Library, prepared: Prepared, x: Tensor, keys: Sequence[Keys], angles: Sequence[Angles | None],
+) -> Tensor:
+    """The last block's output [B, 1, D] for one more token of each row, x [B, 1, D]; keys and values are stored.
+
+    Of each block: where its keys lie, and the angles by which it turns them.
     """
-    job = BlockJob.from_buffer_copy(prepared.job)
-    x, out, scratch = x.contiguous(), torch.empty_like(x), torch.empty(prepared.scratch, dtype=torch.uint8)
-    job.x, job.out, job.scratch = x.data_ptr(), out.data_ptr(), scratch.data_ptr()
-    kept: list[Any] = [keys, keys.write_into(job, prepared.rows)]
-    if turn is not None:
-        cos, sin = (t.contiguous() for t in turn)
-        job.turn.cos, job.turn.sin = cos.data_ptr(), sin.data_ptr()
-        job.turn.half, job.turn.angles = cos.shape[-1], cos.numel() // cos.shape[-1]
-        kept += [cos, sin]
+    jobs = type(prepared.jobs).from_buffer_copy(prepared.jobs)
+    out, scratch = x.clone(memory_format=torch.contiguous_format), torch.empty(prepared.scratch, dtype=torch.uint8)
+    to, between, kept = out.data_ptr(), scratch.data_ptr(), list[Any]()
+    for job, places, turn in zip(jobs, keys, angles, strict=True):
+        job.x, job.scratch = to, between
+        kept.append(places.write_into(job, prepared.rows))
+        if turn:
+            at = job.turn
+            at.cos, at.sin, at.half, at.angles = turn.written
     fork, number, threads = found.share_out(prepared.work)
-    if found.opened.qkv_block(ctypes.addressof(job), fork, number, found.barrier, threads):
+    if found.opened.qkv_blocks(ctypes.addressof(jobs), len(jobs), fork, number, found.barrier, threads):
         raise MemoryError
     del kept
     return out
@@ -187,11 +211,11 @@ def check_library(found: Library) -> None:
     weights, x = [*(draw_some(width) for _ in range(4)), draw_some(size), draw_some(size)], draw_some(rows, 1, width)
     k, v = (draw_some(rows, groups, past + 1, size) for _ in range(2))
     angles = torch.rand(1, 1, 1, size // 2, generator=draw) * 6
-    turn = angles.cos(), angles.sin()
+    turn = Angles(angles.cos(), angles.sin())
     qkv = multiply_together(found, row_ops.norm(found, x, weights[0], norm), matrices[:3])
     for part, weight in zip(qkv, weights[4:], strict=False):
         part.copy_(row_ops.norm(found, part.unflatten(-1, (-1, size)), weight, norm).flatten(2))
-    row_ops.rotate(found, qkv[0], heads + groups, size, turn, neighbours=False)
+    row_ops.rotate(found, qkv[0], heads + groups, size, (turn.cos, turn.sin), neighbours=False)
     q, *new = (part.view(rows, 1, -1, size).transpose(1, 2) for part in qkv)
     one, two = (torch.cat((old[:, :, :past], more), 2) for old, more in zip((k, v), new, strict=True))
     mixed = row_ops.attend(found, q, one, two, scale=size**-0.5)
@@ -204,7 +228,8 @@ def check_library(found: Library) -> None:
     keys = find_keys(cache, 0, rows, None, None)
     assert keys is not None
     norms = [NormWeights(norm, weight) for weight in weights]
-    got = step_block(found, Prepared(found, (attn, ffn), norms, matrices, (), rows=rows), x, keys, turn)
+    prepared = Prepared(found, [Parts(0, attn, ffn, norms, matrices, ())], rows=rows)
+    got = step_blocks(found, prepared, x, [keys], [turn])
     pairs = ((got, want), (k, one), (v, two))  # as near as bf16 is: a compiler may add up in another way
     if any(bool(((a - b).abs() > 2**-6 * b.abs().clamp_min(1)).any()) for a, b in pairs):
         raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="block", isa=found.isa)

@@ -16,17 +16,18 @@ from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
 from qkv.adapt.quantise import FEW, Quantised
-from qkv.adapt.row_block import NormWeights, Prepared, find_keys, note_stored, step_block
+from qkv.adapt.row_block import Angles, NormWeights, Parts, Prepared, find_keys, note_stored, step_blocks
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.ffn import Ffn
-from qkv.core.model import Block
+from qkv.core.model import Block, Stack
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step, pass_through
 
+DONE = "qkv_done"  # of what came out of several blocks: the last of them
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
@@ -57,26 +58,62 @@ class RowFfn(Ffn):
 
 
 class RowBlock(Block):
-    """One token of each row through the whole block in one call, where all its parts have kernels."""
+    """One token of each row through the whole block in one call, where all its parts have kernels.
 
-    prepared: Mapping[tuple[int, torch.dtype], Prepared] = MappingProxyType({})  # by rows and type
+    The first block of a stack of such calls all of them, and the others pass on what it gives.
+    """
+
+    prepared: Mapping[tuple[int, int, torch.dtype], Prepared] = MappingProxyType({})  # by blocks, rows and type
+    stack: Mapping[str, nn.Module] = MappingProxyType({})  # where it and its neighbours are registered
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
+        if (last := getattr(x, DONE, None)) is not None:
+            if last is self:
+                delattr(x, DONE)
+            return x
         found = find_kernels(x, step, 0.0) if x.shape[1] == 1 and step.drop is no_dropout else None
-        prepared, s = self.prepare(found, x) if found else None, self.attn.spec
-        if found and prepared and isinstance(s, spec.Attention):
-            keys = find_keys(step.cache, self.attn.layer, len(x), s.mask.window, step.mask[s.mask].bias)
-            if keys and keys.k.dtype == x.dtype:
-                out = step_block(found, prepared, x, keys, step.angles[s.rotary] if s.rotary else None)
-                note_stored(step.cache, self.attn.layer)
+        for blocks in (self.find_neighbours(), (self,)) if found else ():
+            out = self.run_blocks(found, blocks, x, step) if found and blocks else None
+            if out is not None:
+                if blocks[-1] is not self:
+                    setattr(out, DONE, blocks[-1])
                 return out
         return super().forward(x, step)
 
-    def prepare(self, found: Library, x: Tensor) -> Prepared | None:
+    def run_blocks(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor, step: Step) -> Tensor | None:
+        """x through blocks in one call; None where one of them, or of the caches, is none for it."""
+        prepared = self.prepare(found, blocks, x)
+        if prepared is None:
+            return None
+        attns, cache = prepared.attns, step.cache
+        keys = [one for layer, s in attns
+                if (one := find_keys(cache, layer, len(x), s.mask.window, step.mask[s.mask].bias))
+                and one.k.dtype == x.dtype]
+        if len(keys) < len(attns):
+            return None
+        angles = {rotary: Angles(*pair) for rotary, pair in step.angles.items()}
+        out = step_blocks(found, prepared, x, keys, [angles[s.rotary] if s.rotary else None for _, s in attns])
+        for layer, _ in attns:
+            note_stored(cache, layer)
+        return out
+
+    def prepare(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor) -> Prepared | None:
         """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
-        key = len(x), x.dtype
-        if (kept := self.prepared.get(key)) and kept.is_current():
+        key = len(blocks), len(x), x.dtype
+        if (kept := self.prepared.get(key)) and kept.blocks == blocks and kept.is_current():
             return kept
+        parts = list[Parts]()
+        for block in blocks:
+            if (one := block.read_parts(x)) is None:
+                return None
+            parts.append(one)
+        kept = Prepared(found, parts, blocks, rows=len(x))
+        still = {n: one for n, one in self.prepared.items() if one.is_current()}  # others keep weights alive
+        self.prepared = {**still, key: kept}
+        return kept
+
+    def read_parts(self, x: Tensor) -> Parts | None:
+        """The block as the kernel reads it; None where it cannot, or multiplies no x of that type with it."""
         attn, ffn = self.attn, self.ffn
         assert isinstance(attn, Attention)
         named = [(attn, name) for name in ("q", "k", "v", "out")]
@@ -84,19 +121,21 @@ class RowBlock(Block):
         normed = [(self, name) for name in ("attn_in", "ffn_in", "attn_out", "ffn_out")]
         normed += [(attn, name) for name in ("q_norm", "k_norm")]
         matrices = list_matrices(x, [getattr(part, name) for part, name in named])
-        if matrices is None:
-            return None
         norms = [read_norm(getattr(part, name, None)) for part, name in normed]
-        if any(norm and norm.weight.dtype != x.dtype for norm in norms):
+        if matrices is None or any(norm and norm.weight.dtype != x.dtype for norm in norms):
             return None
         children = [(part._modules, name) for part, name in (*named, *normed) if name in part._modules]
         modules = [child for table, name in children if (child := table[name]) is not None]
         weights = [(table, name) for module in modules for table in (module._parameters, module._buffers)
                    for name, t in table.items() if t is not None]
-        kept = Prepared(found, (attn.spec, ffn.spec), norms, matrices, (*children, *weights), rows=len(x))
-        still = {n: one for n, one in self.prepared.items() if one.is_current()}  # others keep weights alive
-        self.prepared = {**still, key: kept}
-        return kept
+        return Parts(attn.layer, attn.spec, ffn.spec, norms, matrices, (*children, *weights))
+
+    def find_neighbours(self) -> "tuple[RowBlock, ...]":
+        """All blocks of the stack, of which this is the first and nobody hears of one; none otherwise."""
+        blocks = tuple(self.stack.values())
+        first = blocks[:1] == (self,) and len(blocks) > 1
+        heard = any(type(one) is not RowBlock or one._forward_hooks or one._forward_pre_hooks for one in blocks)
+        return blocks if first and not heard else ()  # type: ignore[return-value]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "prepared": {}}  # a copied block has weights of its own
@@ -204,6 +243,10 @@ def use_rows(core: nn.Module) -> int:
     found = [m for m in core.modules() if fits(m)]
     for module in found:
         module.__class__ = ROWS[type(module)]
+    for layers in (stack.layers for stack in core.modules() if isinstance(stack, Stack)):
+        for block in layers:
+            if isinstance(block, RowBlock):
+                block.stack = layers._modules  # type: ignore[assignment]
     return len(found)
 
 

@@ -62,8 +62,8 @@ class ComputeThread(Executor):
             self.awake.clear()
             while self.inbox:
                 self.inbox.popleft()()
-            stepped = [runner.step() for runner in list(self.runners)]
-            if not any(stepped) and self.open and not self.inbox:
+            busy = [runner.take_turn() for runner in list(self.runners)]
+            if not any(busy) and self.open and not self.inbox:
                 self.awake.wait()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -108,7 +108,7 @@ class Runner:
         assert self.engine is not None
         return self.do(self.engine.submit, *args, **how).result()
 
-    def step(self) -> bool:
+    def take_turn(self) -> bool:
         """Step the engine where it has something to do; in the thread. False: it had nothing."""
         if self.engine is None or not self.engine.busy:
             return False
