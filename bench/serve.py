@@ -15,13 +15,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from harness import middle, options, write
 
+SPINS = {"GOMP_SPINCOUNT": "5000"}  # as `qkv` sets it; the engine's own call is to have the same
 TRACE = Path("traces/azure_llm_2023/AzureLLMInferenceTrace_conv.csv")
 OWN = """
 import sys, time, qkv
@@ -32,7 +34,7 @@ engine = Engine(model.core, Settings(batch_invariant=True))
 for line in sys.stdin:
     ids, tokens = eval(line)
     began = time.perf_counter()
-    engine.submit(ids, DecodeOptions(tokens)).result()
+    engine.submit(ids, DecodeOptions(tokens, eos=model.special.eos)).result()
     print(time.perf_counter() - began, flush=True)
 """
 
@@ -89,7 +91,7 @@ def serving(given: Any, **how: int) -> Any:
     more = [word for key, value in how.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "qkv", "serve", f"m={given.model}", "--port", str(port), "-q", "--dtype",
                given.dtype, *more]  # fmt: skip
-    env = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+    env = {**os.environ, **SPINS, "OMP_NUM_THREADS": str(given.threads)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True)
     try:
         assert process.stdout is not None
@@ -166,9 +168,14 @@ def describe(replies: list[Reply], seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def draw_other_texts(asked: list[Ask]) -> list[Ask]:
+    """Requests of the same lengths in another order, with other ids: what was read before would be found again."""
+    return [replace(one, seed=-one.seed) for one in random.Random(1).sample(asked, len(asked))]
+
+
 async def measure_capacity(given: Any, port: int, trace: list[Ask], seconds: float) -> float:
     """Requests a second when as many run as there are rows."""
-    done, until, turn = 0, time.perf_counter() + seconds, iter(trace)
+    done, until, turn = 0, time.perf_counter() + seconds, cycle(trace)
     began = time.perf_counter()
 
     async def work() -> None:
@@ -208,7 +215,7 @@ async def compare_alone(given: Any, port: int, asked: list[Ask], replies: list[R
 
 def measure_overhead(given: Any, port: int, rounds: int) -> dict[str, Any]:
     """Milliseconds of a request over HTTP beside the engine's own call, in turn."""
-    env = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+    env = {**os.environ, **SPINS, "OMP_NUM_THREADS": str(given.threads)}
     own = subprocess.Popen([sys.executable, "-c", OWN, given.model, given.dtype], stdin=subprocess.PIPE,
                            stdout=subprocess.PIPE, text=True, env=env)  # fmt: skip
     assert own.stdin is not None
@@ -270,7 +277,10 @@ def main() -> None:
     found: dict[str, Any] = {"load_before": [round(x, 1) for x in os.getloadavg()]}
     with serving(given, rows=given.rows, queue=4 * given.rows) as (port, process):
         found["overhead"] = measure_overhead(given, port, 3 if given.smoke else 4 * given.rounds)
-        capacity = asyncio.run(measure_capacity(given, port, trace, part))
+        capacity = 0.0
+        for each in (part, max(part, seconds / 10)):  # of lengths as in the replay, which depend on it
+            drawn = draw_other_texts(trace[-round(0.8 * (capacity or 2.0) * seconds):])
+            capacity = asyncio.run(measure_capacity(given, port, drawn, each))
         found["capacity_requests_per_second"] = round(capacity, 2)
         before = resident(process)
         replies, asked = asyncio.run(replay(given, port, trace, 0.8 * capacity, seconds))

@@ -1,7 +1,7 @@
 """`qkv serve --ray`: replicas as a deployment of Ray Serve, which routes, watches and scales them over machines.
 
-A router without a model stands before the replicas: when a replica dies, the requests that it had not begun to answer
-are sent to another one, which Ray Serve itself does not do.
+A router without a model stands before the replicas: when one dies, the requests of whose answers no byte was sent go to
+another one, which Ray Serve itself does not do.
 """
 
 import asyncio
