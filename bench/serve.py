@@ -299,11 +299,12 @@ def main() -> None:
     with serving(given, rows=given.rows, queue=idle + 10, streams=idle + 100) as (port, process):
         asyncio.run(measure_capacity(given, port, trace, 1.0))
         found["idle"] = asyncio.run(hold_idle(given, port, process, idle))
+    given.model = Path(given.model).name
     slower = found["overload_5x"]["first_token"]["p95"] / max(1e-9, found["at_80_percent"]["first_token"]["p95"])
     write("serve", __doc__ or "", given, **found, overload_p95_ratio=round(slower, 2),
           mean_prompt=round(statistics.mean(a.prompt for a in trace), 1),
           mean_tokens=round(statistics.mean(a.tokens for a in trace), 1),
-          peers="not measured: llama.cpp's server and transformers serve are not installed")  # fmt: skip
+          peers="bench/serve_peers.py")  # fmt: skip
 
 
 if __name__ == "__main__":
