@@ -22,7 +22,7 @@ from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.ffn import Ffn
-from qkv.core.model import Block, Stack
+from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step, pass_through
@@ -243,8 +243,8 @@ def use_rows(core: nn.Module) -> int:
     found = [m for m in core.modules() if fits(m)]
     for module in found:
         module.__class__ = ROWS[type(module)]
-    for layers in (stack.layers for stack in core.modules() if isinstance(stack, Stack)):
-        for block in layers:
+    for layers in core.modules():
+        for block in layers if isinstance(layers, nn.ModuleList) else ():
             if isinstance(block, RowBlock):
                 block.stack = layers._modules  # type: ignore[assignment]
     return len(found)
