@@ -8,7 +8,7 @@ ARGS ?=
 help:
 	@echo "make demo      train the 2017 Transformer on the bundled corpus, translate, look inside (ARGS=… for qkv demo)"
 	@echo "make test      every test but the nightly ones"
-	@echo "make check     ruff, types, floors, size: under 40 seconds"
+	@echo "make check     ruff, types, floors, size: a minute or less"
 	@echo "make isa       every test under each instruction set that this processor has (AVX-512, AVX2, none)"
 	@echo "make nightly   every test, the long ones too, on freshly drawn examples"
 	@echo "make real      tests on released models, fetched once into QKV_REAL (default: ~/.cache/qkv/real)"

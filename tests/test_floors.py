@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -22,6 +23,9 @@ SIDEWAYS |= {("hub", "model"), ("hub", "tasks"), ("model", "tasks")}
 # the LSTM baselines learn from the same batches; a checkpoint or a count may be of one, and is weighed against memory
 SIDEWAYS |= {("baselines", "data"), ("checkpoints", "baselines"), ("checkpoints", "devices"), ("cost", "baselines")}
 PUBLIC = {"load", "build", "Model", "Spec", "train", "show", "QkvError"}  # what `from qkv import x` brings from the top
+
+
+parse = cache(ast.parse)  # each file is read for several rules
 
 
 def files() -> dict[str, str]:
@@ -63,7 +67,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
     if package in ("__init__", "__main__"):
         return []
     wrong: list[str] = []
-    tree = ast.parse(source)
+    tree = parse(source)
     for line, module in imported(tree, name):
         top, _, rest = module.partition(".")
         target = rest.split(".")[0]
@@ -85,7 +89,7 @@ def wrong_imports(name: str, source: str) -> list[str]:
 
 def unsafe(name: str, source: str) -> list[str]:
     """Pickle, and code that comes with a checkpoint: only checkpoints/storage.py may read, and weights only."""
-    tree = ast.parse(source)
+    tree = parse(source)
     wrong = [
         f"{name}:{line} imports {module}"
         for line, module in imported(tree)
@@ -110,7 +114,7 @@ def heavy_at_start(name: str, source: str) -> list[str]:
         light += ("qkv.plots", "rich.cells")  # a verb's file is imported when it is typed; pictures need no torch
     return [
         f"{name}:{line} imports {module} at module level"
-        for line, module in at_import(ast.parse(source))
+        for line, module in at_import(parse(source))
         if module.split(".")[0] not in sys.stdlib_module_names and not module.startswith(light)
     ]
 
@@ -128,7 +132,7 @@ def named_families(text: str, names: list[str]) -> list[str]:
 def words_of_code(source: str) -> set[str]:
     """Strings, variables, attributes and functions of a file: where a branch by name would begin."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value)
         elif isinstance(node, ast.Name | ast.Attribute | ast.FunctionDef | ast.ClassDef | ast.alias):
@@ -166,7 +170,7 @@ def import_graph(sources: Mapping[str, str], folder: str = "") -> dict[str, set[
         if folder and inside == name:
             continue
         start = f"qkv.{folder}." if folder else "qkv."
-        found = (module for _, module in imported(ast.parse(source), name) if module.startswith(start))
+        found = (module for _, module in imported(parse(source), name) if module.startswith(start))
         targets = {module.removeprefix(start).split(".")[0] for module in found}
         graph.setdefault(inside.split(".")[0], set()).update(targets)
     return {name: (targets & set(graph)) - {name, "__init__"} for name, targets in graph.items() if name != "__main__"}

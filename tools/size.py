@@ -8,6 +8,7 @@ import ast
 import io
 import sys
 import tokenize
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "qkv"
@@ -66,6 +67,7 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
+@cache
 def sizes(package: Path = PACKAGE) -> dict[str, tuple[int, int]]:
     """(code lines, all lines) of each file of the package, by its path within it."""
     found: dict[str, tuple[int, int]] = {}

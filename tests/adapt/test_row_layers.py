@@ -133,24 +133,25 @@ def test_a_block_sees_that_its_weights_are_others(monkeypatch):
     core.to(torch.bfloat16)
     check(torch.bfloat16)
     decode(core, 2)
-    ways = {(blocks, rows) for block in core.decoder.layers for blocks, rows, _ in block.prepared}
-    assert ways <= {(2, 1), (2, 2), (1, 1), (1, 2)}  # both blocks or one, 1 or 2 rows; nothing of before is kept
+    ways = {key for block in core.decoder.layers for key in block.prepared}
+    assert {(2, 1, torch.bfloat16), (2, 2, torch.bfloat16)} <= ways  # both blocks, 1 or 2 rows
+    assert {dtype for _, _, dtype in ways} == {torch.bfloat16}  # nothing of before is kept
     assert torch.equal(decode(copy.deepcopy(core), 1), decode(core, 1))
 
 
 @able
-def test_who_hears_of_a_block_hears_what_it_gives(monkeypatch):
+def test_hooks_of_blocks_get_what_each_block_reads_and_gives(monkeypatch):
     _, core = build()
     row_layers.use_rows(core)
     want = decode(core, 1)
-    heard, calls, run = [], [], row_layers.step_blocks
+    seen, calls, run = [], [], row_layers.step_blocks
     monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
-    core.decoder.layers[0].register_forward_hook(lambda module, given, out: heard.append((given[0], out)))
-    core.decoder.layers[1].register_forward_hook(lambda module, given, out: heard.append((given[0], out)))
+    core.decoder.layers[0].register_forward_hook(lambda module, given, out: seen.append((given[0], out)))
+    core.decoder.layers[1].register_forward_hook(lambda module, given, out: seen.append((given[0], out)))
     assert torch.equal(decode(core, 1), want)
     assert calls == [1] * 6
-    assert all(torch.equal(heard[n][1], heard[n + 1][0]) for n in range(0, 8, 2))
-    assert not any(torch.equal(given, out) for given, out in heard)
+    assert all(torch.equal(seen[n][1], seen[n + 1][0]) for n in range(0, 8, 2))
+    assert not any(torch.equal(given, out) for given, out in seen)
 
 
 @able
@@ -176,7 +177,7 @@ def test_blocks_are_those_that_are_registered_now(change):
 
 
 @able
-def test_what_came_out_of_a_stack_can_be_read_again():
+def test_the_states_of_a_stack_carry_no_mark():
     _, core = build()
     row_layers.use_rows(core)
     core.decoder.final_norm = torch.nn.Identity()  # or it would be another tensor in any case

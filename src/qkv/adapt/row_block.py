@@ -85,7 +85,7 @@ class Parts(NamedTuple):
     """What a block computes with.
 
     `norms` are those before attention and before the network, after them, and of each head of a query and of a key.
-    `places` are the tables in which its modules and weights are registered, with their names.
+    `entries` are the tables in which its modules and weights are registered, with their names.
     """
 
     layer: int
@@ -93,10 +93,10 @@ class Parts(NamedTuple):
     ffn: Ffn
     norms: Sequence[NormWeights | None]
     matrices: Sequence[Matrix]
-    places: Sequence[tuple[dict[str, Any], str]]
+    entries: Sequence[tuple[dict[str, Any], str]]
 
     def as_job(self, rows: int) -> BlockJob:
-        """What stays the same from step to step, for so many rows."""
+        """The struct of the kernel for this many rows, without what changes from step to step."""
         attn, ffn, first = self.attn, self.ffn, self.norms[0]
         assert first is not None
         job = BlockJob(rows=rows, width=len(first.weight), low=first.weight.dtype == torch.bfloat16)
@@ -119,11 +119,11 @@ class Parts(NamedTuple):
 
 
 class Prepared:
-    """Blocks as the kernel takes them, for so many rows: their weights and sizes, which stay from step to step."""
+    """Blocks as the kernel takes them, for this many rows: weights and sizes, which stay from step to step."""
 
     def __init__(self, found: Library, each: Sequence[Parts], blocks: Sequence[object] = (), *, rows: int) -> None:
-        self.blocks = blocks  # to be told from others
-        registered = [(table, name, table[name]) for parts in each for table, name in parts.places]
+        self.blocks = blocks  # the modules, to notice when others stand in their places
+        registered = [(table, name, table[name]) for parts in each for table, name in parts.entries]
         self.tables, self.names, self.registered = zip(*registered, strict=True) if registered else ((), (), ())
         self.tensors = [one for one in self.registered if isinstance(one, Tensor)]
         self.addresses = [one.data_ptr() for one in self.tensors]
@@ -160,7 +160,7 @@ class Angles:
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = cos.contiguous(), sin.contiguous()
         half = cos.shape[-1]
-        self.written = self.cos.data_ptr(), self.sin.data_ptr(), half, cos.numel() // half
+        self.fields = self.cos.data_ptr(), self.sin.data_ptr(), half, cos.numel() // half
 
 
 def step_blocks(
@@ -168,7 +168,7 @@ def step_blocks(
 ) -> Tensor:
     """The last block's output [B, 1, D] for one more token of each row, x [B, 1, D]; keys and values are stored.
 
-    Of each block: where its keys lie, and the angles by which it turns them.
+    `keys` and `angles` are those of each block; None: it rotates nothing.
     """
     jobs = type(prepared.jobs).from_buffer_copy(prepared.jobs)
     out, scratch = x.clone(memory_format=torch.contiguous_format), torch.empty(prepared.scratch, dtype=torch.uint8)
@@ -178,7 +178,7 @@ def step_blocks(
         kept.append(places.write_into(job, prepared.rows))
         if turn:
             at = job.turn
-            at.cos, at.sin, at.half, at.angles = turn.written
+            at.cos, at.sin, at.half, at.angles = turn.fields
     fork, number, threads = found.share_out(prepared.work)
     if found.opened.qkv_blocks(ctypes.addressof(jobs), len(jobs), fork, number, found.barrier, threads):
         raise MemoryError

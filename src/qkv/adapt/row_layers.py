@@ -27,7 +27,7 @@ from qkv.core.norm import Norm
 from qkv.core.positions import rotate
 from qkv.core.step import Step, pass_through
 
-DONE = "qkv_done"  # of what came out of several blocks: the last of them
+DONE = "qkv_done"  # attribute of a tensor that came out of several blocks: the last of them
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
@@ -60,11 +60,11 @@ class RowFfn(Ffn):
 class RowBlock(Block):
     """One token of each row through the whole block in one call, where all its parts have kernels.
 
-    The first block of a stack of such calls all of them, and the others pass on what it gives.
+    In a stack of such blocks the first one computes all of them in one call, and the others return what it gave them.
     """
 
     prepared: Mapping[tuple[int, int, torch.dtype], Prepared] = MappingProxyType({})  # by blocks, rows and type
-    stack: Mapping[str, nn.Module] = MappingProxyType({})  # where it and its neighbours are registered
+    stack: Mapping[str, nn.Module] = MappingProxyType({})  # all blocks of its stack, as they are registered
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
         if (last := getattr(x, DONE, None)) is not None:
@@ -72,7 +72,7 @@ class RowBlock(Block):
                 delattr(x, DONE)
             return x
         found = find_kernels(x, step, 0.0) if x.shape[1] == 1 and step.drop is no_dropout else None
-        for blocks in (self.find_neighbours(), (self,)) if found else ():
+        for blocks in (self.find_stack(), (self,)) if found else ():
             out = self.run_blocks(found, blocks, x, step) if found and blocks else None
             if out is not None:
                 if blocks[-1] is not self:
@@ -81,7 +81,7 @@ class RowBlock(Block):
         return super().forward(x, step)
 
     def run_blocks(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor, step: Step) -> Tensor | None:
-        """x through blocks in one call; None where one of them, or of the caches, is none for it."""
+        """x through blocks in one call; None if the kernel does not support one of them, or the cache."""
         prepared = self.prepare(found, blocks, x)
         if prepared is None:
             return None
@@ -98,7 +98,7 @@ class RowBlock(Block):
         return out
 
     def prepare(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor) -> Prepared | None:
-        """The weights as the kernel reads them, kept from step to step; None where it knows one of them not."""
+        """The blocks as the kernel reads them, kept from step to step; None if it does not support one of them."""
         key = len(blocks), len(x), x.dtype
         if (kept := self.prepared.get(key)) and kept.blocks == blocks and kept.is_current():
             return kept
@@ -113,7 +113,7 @@ class RowBlock(Block):
         return kept
 
     def read_parts(self, x: Tensor) -> Parts | None:
-        """The block as the kernel reads it; None where it cannot, or multiplies no x of that type with it."""
+        """The block as the kernel reads it; None if it does not support one of its parts with such an x."""
         attn, ffn = self.attn, self.ffn
         assert isinstance(attn, Attention)
         named = [(attn, name) for name in ("q", "k", "v", "out")]
@@ -130,12 +130,13 @@ class RowBlock(Block):
                    for name, t in table.items() if t is not None]
         return Parts(attn.layer, attn.spec, ffn.spec, norms, matrices, (*children, *weights))
 
-    def find_neighbours(self) -> "tuple[RowBlock, ...]":
-        """All blocks of the stack, of which this is the first and nobody hears of one; none otherwise."""
+    def find_stack(self) -> "tuple[RowBlock, ...]":
+        """All blocks of the stack if this is the first one and they can be one call; none if one has hooks."""
         blocks = tuple(self.stack.values())
-        first = blocks[:1] == (self,) and len(blocks) > 1
-        heard = any(type(one) is not RowBlock or one._forward_hooks or one._forward_pre_hooks for one in blocks)
-        return blocks if first and not heard else ()  # type: ignore[return-value]
+        if len(blocks) < 2 or blocks[0] is not self:
+            return ()
+        alone = any(type(one) is not RowBlock or one._forward_hooks or one._forward_pre_hooks for one in blocks)
+        return () if alone else blocks  # type: ignore[return-value]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "prepared": {}}  # a copied block has weights of its own

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, TypeVar
 
 from qkv.core.model import Transformer
@@ -22,7 +23,7 @@ class ComputeThread(Executor):
     """
 
     def __init__(self) -> None:
-        self.inbox: deque[Callable[[], None]] = deque()
+        self.inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.runners: list[Runner] = []
         self.open, self.awake = True, threading.Event()
         self.thread: threading.Thread | None = None  # begins with the first call
@@ -36,20 +37,10 @@ class ComputeThread(Executor):
     def submit(self, fn: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> "Future[Answer]":
         """What a function gives, called between two steps."""
         answer: Future[Answer] = Future()
-
-        def work() -> None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    found = fn(*args, **kwargs)
-                except Exception as error:
-                    answer.set_exception(error)
-                else:
-                    answer.set_result(found)
-
         with self.lock:
             if not self.open:
                 raise QkvError("engine: it is closed and takes no more requests", code="closed")
-            self.inbox.append(work)
+            self.inbox.append((answer, partial(fn, *args, **kwargs)))
             if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name="qkv-compute", daemon=True)
                 self.thread.start()
@@ -60,18 +51,32 @@ class ComputeThread(Executor):
         """Work while there is some, sleep while there is none, until `shutdown`."""
         while self.open or self.inbox:
             self.awake.clear()
-            while self.inbox:
-                self.inbox.popleft()()
+            self.answer_calls()
             busy = [runner.take_turn() for runner in list(self.runners)]
             if not any(busy) and self.open and not self.inbox:
                 self.awake.wait()
+        for runner in list(self.runners):
+            runner.leave()
+
+    def answer_calls(self) -> None:
+        """Make the calls that wait; an error of one is raised to its caller alone."""
+        while self.inbox:
+            answer, call = self.inbox.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    found = call()
+                except Exception as error:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(found)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the thread after the calls that wait, or without them."""
+        """End the thread after the calls that wait, or cancel those; requests that still run end as cancelled."""
         with self.lock:
             self.open = False
             if cancel_futures:
-                self.inbox.clear()
+                for answer, _ in list(self.inbox):
+                    answer.cancel()
         self.awake.set()
         if wait and self.thread:
             self.thread.join()
@@ -86,7 +91,7 @@ class Runner:
 
     def __init__(self, engine: Engine | None, thread: ComputeThread | None = None) -> None:
         self.engine, self.open, self.changed = engine, True, threading.Condition()
-        self.thread, self.shares = thread or ComputeThread(), thread is not None
+        self.thread, self.owns_thread = thread or ComputeThread(), thread is None
         if engine is not None:
             engine.driver = self
         self.thread.submit(self.thread.runners.append, self)
@@ -134,15 +139,16 @@ class Runner:
             self.changed.wait_for(lambda: handle.done or (bool(handle.events) and not until_done))
 
     def close(self) -> None:
-        """Leave the thread, and end it unless others share it; requests that still run end as cancelled."""
+        """Leave the thread, and end it unless it is shared; requests that still run end as cancelled."""
         if self.open:
             self.open = False
             self.thread.submit(self.leave).result()
-            if not self.shares:
+            if self.owns_thread:
                 self.thread.shutdown()
 
     def leave(self) -> None:
         """Take no more turns; in the thread."""
+        self.open = False
         self.thread.runners.remove(self)
         if self.engine is not None:
             self.engine.fail_all(None)
