@@ -140,6 +140,19 @@ def test_a_block_sees_that_its_weights_are_others(monkeypatch):
 
 
 @able
+def test_threads_wait_for_one_another_between_blocks():
+    _, core = build(masks=(spec.Mask("causal"),) * 12, ffn={"width": 1536})
+    row_layers.use_rows(core)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        whole = [decode(core, 3) for _ in range(20)]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(got, decode(core, 3)) for got in whole)
+
+
+@able
 def test_hooks_of_blocks_get_what_each_block_reads_and_gives(monkeypatch):
     _, core = build()
     row_layers.use_rows(core)
