@@ -31,6 +31,7 @@ def main() -> None:
     found, skipped = compete(given, {f"qkv {dtype}": partial(measure, dtype=dtype) for dtype in DTYPES})
     results = {name: {key: summary([told[key] for told in rounds], 2) for key in rounds[0]}
                for name, rounds in found.items()}  # fmt: skip
+    given.model = Path(given.model).name
     write("tiles", __doc__ or "", given, milliseconds_of_a_step=results, skipped=skipped)
 
 

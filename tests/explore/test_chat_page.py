@@ -87,7 +87,7 @@ def test_the_pass_is_the_one_that_was_written(client: Client) -> None:
 
 
 def test_two_models_and_the_page_compute_in_one_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second thread that has computed makes libgomp slow the engines (runner.ComputeThread)."""
+    """See runner.ComputeThread: each thread that has computed keeps a pool of libgomp."""
     ann, threads = enter(client, KEY), list[threading.Thread]()
     forward, read = Passes.forward, question.read_again
 
