@@ -19,7 +19,8 @@ class ComputeThread(Executor):
     """A thread for everything in a process that computes: calls in their order, and between them a step of each engine.
 
     libgomp keeps a pool for each thread that has computed. With more threads than cores it stops spinning at barriers,
-    which can make steps twice as long; so a process that serves several models, or shows one's inside, has one of these.
+    which can make steps twice as long; so a process that serves several models, or shows the inside of one, has one
+    of these.
     """
 
     def __init__(self) -> None:
