@@ -60,10 +60,8 @@ class Model:
         return self.core.embed.weight.device
 
     def __repr__(self) -> str:
-        count = sum(p.numel() for p in self.core.parameters())
-        few = quantise.find_quantised(self.core).values()
-        count += sum(m.in_features * m.out_features for m in few)
-        bits = "".join(f" + {kind}" for kind in sorted({m.kind for m in few}))
+        count = quantise.count_parameters(self.core)
+        bits = "".join(f" + {kind}" for kind in sorted({m.kind for m in quantise.find_quantised(self.core).values()}))
         kind = (self.config or {}).get("model_type", "qkv")
         return f"Model({kind}, {count:,} parameters, {self.core.embed.weight.dtype}{bits}, {self.device})"
 

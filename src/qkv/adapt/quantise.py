@@ -260,6 +260,18 @@ def find_quantised(core: nn.Module) -> dict[str, Quantised]:
     return {name: m for name, m in core.named_modules() if isinstance(m, Quantised)}
 
 
+def find_shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """The shape of each weight by name, of those of few bits as well; one that is shared comes once."""
+    shapes = {name: p.shape for name, p in module.named_parameters()}
+    return shapes | {f"{n}.weight".removeprefix("."): torch.Size((m.out_features, m.in_features))
+                     for n, m in find_quantised(module).items()}
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers the weights hold, those of few bits as well."""
+    return sum(shape.numel() for shape in find_shapes(module).values())
+
+
 def write_out(core: nn.Module) -> int:
     """Give every quantised layer its numbers back as a weight that can learn; how many there were."""
     found = find_quantised(core)

@@ -21,6 +21,7 @@ def command(common: Common, model: str, against: str | None) -> int:
 
     directory = locate(model, common.revision)  # before torch is imported
     from qkv import hub
+    from qkv.adapt import quantise
     from qkv.checkpoints import peft, storage
 
     adapters = (directory / peft.CONFIG).is_file()
@@ -33,7 +34,7 @@ def command(common: Common, model: str, against: str | None) -> int:
     }
     loaded = None if report["not_finite"] else hub.load(directory, device="cpu", dtype="fp32")
     parity = measure_parity(directory, loaded) if against and loaded else None
-    count = sum(p.numel() for p in loaded.core.parameters()) if loaded else None
+    count = quantise.count_parameters(loaded.core) if loaded else None
     report |= {"parameters": count, "loads": loaded is not None, "parity": parity,
                "lacking_tokens": list_lacking(directory, loaded.tokenizer) if loaded else [],
                "ok": not report["not_finite"] and (parity is None or parity["agrees"])}

@@ -14,6 +14,7 @@ import torch
 
 from qkv import cost as counts
 from qkv import hub
+from qkv.adapt import quantise
 from qkv.errors import nearest
 from qkv.explore import activation_patching, beam_tree, embeddings, guesses, heads, routing, scenes
 from qkv.explore.body import Answer, Query, list_tokens, read_ids, translate_both
@@ -177,11 +178,11 @@ def cost(model: Model, query: Query) -> Answer:
 def group_shapes(model: Model) -> list[dict[str, Any]]:
     """The matrices and vectors of each part that have one shape: what they are called, how many, numbers in all."""
     found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for name, p in model.core.named_parameters():
+    for name, shape in quantise.find_shapes(model.core).items():
         owner = name.rpartition(".")[0]
-        found.setdefault((counts.name_part(name, model.core.get_submodule(owner)), tuple(p.shape)), []).append(name)
+        found.setdefault((counts.name_part(name, model.core.get_submodule(owner)), tuple(shape)), []).append(name)
     order = list(dict.fromkeys(part for part, _ in found))
-    line = ("sum(p.numel() for n, p in model.core.named_parameters() if tuple(p.shape) == {!r} and "
+    line = ("sum(s.numel() for n, s in qkv.adapt.quantise.find_shapes(model.core).items() if tuple(s) == {!r} and "
             'qkv.cost.name_part(n, model.core.get_submodule(n.rpartition(".")[0])) == {!r})')
     return [
         {"part": part, "names": list(dict.fromkeys(short_name(n) for n in names)), "shape": shape, "count": len(names),

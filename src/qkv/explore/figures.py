@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qkv.adapt.quantise import count_parameters, find_shapes
 from qkv.errors import QkvError
 from qkv.explore.tables import trace_text
 from qkv.lens import resolve
@@ -160,8 +161,8 @@ def draw_block(s: Scene) -> "Figure":
     """The layer from below upwards: blue boxes are trained, a line at the side goes round what is added to it."""
     core: Any = s.model.core
     module = (core.encoder if s.model.spec.encoder else core.decoder).layers[s.layer]
-    weights = {name: p for name, p in module.named_parameters() if not name.endswith("bias")}
-    count = f"{sum(p.numel() for p in module.parameters()):,}"
+    weights = {name: shape for name, shape in find_shapes(module).items() if not name.endswith("bias")}
+    count = f"{count_parameters(module):,}"
     rows = list(flow(s, weights))
     fig = figure.open_figure(9, 0.7 * len(rows) + 1)
     ax = fig.subplots()
@@ -198,7 +199,7 @@ def draw_flow(residual: str, ax: Any, rows: "Sequence[Boxes]") -> None:
 Boxes = list[tuple[str, bool]]  # a row of boxes: a text, and whether it is trained
 
 
-def flow(s: Scene, weights: Mapping[str, Tensor]) -> Iterator[Boxes]:
+def flow(s: Scene, weights: Mapping[str, torch.Size]) -> Iterator[Boxes]:
     """The rows of a layer, in the order of the forward pass."""
     spec, ffn = s.spec, s.spec.moe.expert if s.spec.moe else s.spec.ffn
     assert ffn is not None  # a layer has one of the two
@@ -232,8 +233,8 @@ def stream_box(s: Scene, name: str) -> Boxes:
     return [(f"{name} {[*x.shape]}  " + s.say("root mean square {size}", size=size), False)]
 
 
-def boxes(weights: Mapping[str, Tensor], start: str, *, without: tuple[str, ...] = ()) -> Iterator[Boxes]:
+def boxes(weights: Mapping[str, torch.Size], start: str, *, without: tuple[str, ...] = ()) -> Iterator[Boxes]:
     """The weights whose names begin so, three in a row."""
-    found = [(f"{name.removesuffix('.weight')}\n{[*p.shape]} = {p.numel():,}", True) for name, p in weights.items()
-             if name.startswith(start) and not name.startswith(without or "-")]
+    found = [(f"{name.removesuffix('.weight')}\n{[*shape]} = {shape.numel():,}", True)
+             for name, shape in weights.items() if name.startswith(start) and not name.startswith(without or "-")]
     yield from (found[i : i + 3] for i in range(0, len(found), 3))

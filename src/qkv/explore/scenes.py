@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.adapt.quantise import count_parameters
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
 from qkv.explore.embeddings import PLAIN
@@ -64,7 +65,7 @@ def model_card(core: Transformer) -> dict[str, Any]:
     """What the model is, in numbers."""
     stacks = [s for s in (core.spec.encoder, core.spec.decoder) if s]
     return {
-        "parameters": sum(p.numel() for p in core.parameters()),
+        "parameters": count_parameters(core),
         "layers": [len(s.blocks) for s in stacks],
         "heads": stacks[0].blocks[0].attn.heads,
         "width": stacks[0].width,

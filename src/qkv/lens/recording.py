@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from qkv.adapt.quantise import count_parameters
 from qkv.arguments import Count, check_arguments
 from qkv.core import attention, kernels
 from qkv.core.attention import Attention
@@ -100,7 +101,7 @@ class Recording:
 
     def __repr__(self) -> str:
         """The model, the tokens that each stack read, the taps that were saved, and the readouts they suffice for."""
-        count = sum(p.numel() for p in self.core.parameters())
+        count = count_parameters(self.core)
         lines = [f"{type(self).__name__}: {self.core.spec.architecture}, {count:,} parameters"]
         for run in self.runs:
             ids = [i for call in run.calls for i in call.ids[0].tolist()]
