@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.adapt import native, onednn_linear, row_products
+from qkv.adapt import native, onednn_linear, row_layers, row_products
 
 fits = onednn_linear.fits(torch.zeros(1, dtype=torch.bfloat16))
 able = pytest.mark.skipif(not fits, reason="no bf16 products in oneDNN here")
@@ -92,9 +92,30 @@ def test_in_fp32_a_wide_product_says_the_same_without_a_copy(
     with torch.inference_mode():
         got = layer(x)
         assert (got - exact(x.double())).abs().max() <= 1e-5
-        assert torch.equal(layer(x[:, None])[:, 0], got)
+        assert (layer(x[:, None])[:, 0] - exact(x.double())).abs().max() <= 1e-5  # by our own kernel
     assert isinstance(layer, onednn_linear.Packed)
     assert layer.packed is None
+
+
+@pytest.mark.skipif(native.library() is None, reason="no compiled kernels here")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("inputs", [96, 176, 40])  # 40 is no multiple of 16
+def test_in_fp32_a_token_says_the_same_in_any_company(inputs: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(inputs, 1210, bias=bias))
+    exact, x = copy.deepcopy(layer).double(), torch.randn(40, 1, inputs)
+    row_layers.use_rows(layer)
+    assert isinstance(layer[0], onednn_linear.Packed)
+    with torch.inference_mode():
+        alone = torch.cat([layer(row[None]) for row in x])
+        together = {rows: layer(x[:rows]) for rows in (2, 3, 8, 9, 32, 40)}
+        many = layer(x.transpose(0, 1))  # the tokens of one text
+    for got in (*together.values(), alone, many):
+        assert (got.flatten(0, 1) - exact(x.double())[: got[..., 0].numel(), 0]).abs().max() <= 1e-5
+    assert all(torch.equal(got, alone[:rows]) for rows, got in together.items() if rows <= 32) or inputs == 40
+    layer(x).sum().backward()
+    exact(x.double()).sum().backward()
+    assert torch.allclose(layer[0].weight.grad.double(), exact[0].weight.grad, atol=1e-5)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import pytest
 import torch
 from support import zoo
 
+import qkv
+from qkv.adapt import native
 from qkv.core.model import Transformer
 from qkv.core.step import active_tracer
 from qkv.errors import QkvError
@@ -347,3 +349,9 @@ def test_draws_depend_on_the_seed_and_not_on_the_company():
     handles = [engine.submit(p, ask("gqa"), sampling=warm) for p in PROMPTS]
     wanted = [generate(core, [p], sampling=warm, options=ask("gqa"))[0].tokens for p in PROMPTS]
     assert [h.result().tokens for h in handles] == wanted
+
+
+@pytest.mark.skipif(native.library() is None, reason="no compiled kernels here")
+@pytest.mark.parametrize("name", ["demo", "demo-lm"])
+def test_tiles_of_every_size_agree_in_fp32(name):
+    assert passes.find_sizes(qkv.load(name, device="cpu", dtype="fp32").core)[:6] == (1, 2, 4, 8, 16, 32)

@@ -4,7 +4,8 @@ In bf16, for inference, they keep a second copy of their weights in the processo
 faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one, which our own kernel reads as fast without a copy where
 there is a compiler. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's MKL uses half of the width: 1.1
 times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the gradients as well (bench/training_speed.py).
-Names, parameters and checkpoints stay as they are.
+A token of each of a few texts is multiplied by row_products.c, which adds up a row in one order in any company; MKL
+does not. Names, parameters and checkpoints stay as they are.
 """
 
 import os
@@ -22,27 +23,37 @@ LEAST = 1 << 20  # numbers of weights times rows: with fewer, oneDNN's bookkeepi
 
 
 class Packed(nn.Linear):
-    """An nn.Linear that multiplies by oneDNN: in fp32 with gradients too, in bf16 by a packed copy without them."""
+    """An nn.Linear that multiplies few rows by our kernel and many by oneDNN, in bf16 by a packed copy of itself."""
 
     packed: tuple[tuple[int, int], Tensor] | None = None  # what it was made of, and the copy
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         weight = self.weight
+        if (few := self.multiply_few(input)) is not None:
+            return few
         if torch.compiler.is_compiling() or (
             weight.dtype == torch.float32 and input.numel() * self.out_features < LEAST
         ):
             return F.linear(input, weight, self.bias)
         low = input.dtype == weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
-        if torch.is_grad_enabled() or not low:
+        if torch.is_grad_enabled() or not low or not has_bf16_products():
             return multiply(input, weight, self.bias)
-        rows = input.numel() // input.shape[-1]
-        few = rows <= row_products.most_rows("bf16", weight.numel()) and input.shape[-1] % 32 == 0
-        if few and weight.is_contiguous() and native.is_plain(input) and (found := native.library()):  # as fast so
-            return row_products.multiply(found, input, row_products.Matrix("bf16", weight, None, self.bias))
         made_of = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)  # a changed one is packed again
         if self.packed is None or self.packed[0] != made_of:
             self.packed = made_of, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
         return torch.ops.mkldnn._linear_pointwise(input, self.packed[1], self.bias, "none", [], "")
+
+    def multiply_few(self, x: Tensor) -> Tensor | None:
+        """The product by our own kernel where x has few rows, in fp32 of single tokens alone; None where it cannot."""
+        weight, kind = self.weight, row_products.DTYPES.get(x.dtype)
+        if kind is None or torch.is_grad_enabled() or not native.is_plain(x) or weight.dtype != x.dtype:
+            return None
+        rows = x.numel() // x.shape[-1]
+        few = rows <= row_products.most_rows(kind, weight.numel()) and (kind == "bf16" or x.shape[-2:-1] == (1,))
+        fits = few and row_products.fits_kernels(kind, x.shape[-1]) and weight.is_contiguous()
+        if not fits or not (found := native.library()):
+            return None
+        return row_products.multiply(found, x, row_products.Matrix(kind, weight, None, self.bias))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": None}  # a copied layer packs its own
@@ -107,7 +118,13 @@ def fits(weight: Tensor) -> bool:
         return False
     if weight.dtype == torch.float32:
         return is_mkl_slow()
-    return weight.dtype == torch.bfloat16 and has_operations() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.bfloat16 and has_bf16_products()
+
+
+@cache
+def has_bf16_products() -> bool:
+    """Whether oneDNN multiplies in bf16 on this machine."""
+    return has_operations() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache

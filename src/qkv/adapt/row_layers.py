@@ -28,7 +28,6 @@ from qkv.core.positions import rotate
 from qkv.core.step import Step, pass_through
 
 DONE = "qkv_done"  # attribute of a tensor that came out of several blocks: the last of them
-KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 class RowNorm(Norm):
@@ -205,8 +204,9 @@ def read_matrix(layer: nn.Module, dtype: torch.dtype) -> Matrix | None:
     """The weight of a linear layer as the kernels read it, where they know it and multiply it with such numbers."""
     if isinstance(layer, nn.Linear) and type(layer) in (nn.Linear, Packed):
         weight = layer.weight  # a step asks often
-        known = weight.dtype == dtype and weight.shape[1] % 32 == 0 and weight.is_contiguous()
-        return Matrix(KINDS[dtype], weight, None, layer.bias) if known else None
+        kind = row_products.DTYPES[dtype]
+        known = weight.dtype == dtype and row_products.fits_kernels(kind, weight.shape[1]) and weight.is_contiguous()
+        return Matrix(kind, weight, None, layer.bias) if known else None
     if isinstance(layer, Quantised) and layer.like.dtype == dtype:
         return Matrix(layer.kind, *layer.stored_bytes(), layer.bias)
     return None
@@ -217,7 +217,7 @@ def fits(module: nn.Module) -> bool:
     if type(module) is Norm:
         return len(module.weight) % row_ops.STEP == 0
     if type(module) is Ffn:
-        return module.spec.activation in row_ops.ACTIVATIONS and module.spec.width % 32 == 0
+        return module.spec.activation in row_ops.ACTIVATIONS and module.spec.width % row_ops.STEP == 0
     if type(module) is Attention:
         s = module.spec
         turned = s.rotary is None or s.rotary.axes == 1
@@ -240,7 +240,10 @@ ROWS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def use_rows(core: nn.Module) -> int:
-    """Let every module of a core that the kernels know run by them where it can; how many there are."""
+    """Let every module of a core that the kernels know run by them where it can; how many there are, linears apart."""
+    for layer in core.modules():
+        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
+            layer.__class__ = Packed
     found = [m for m in core.modules() if fits(m)]
     for module in found:
         module.__class__ = ROWS[type(module)]
@@ -260,7 +263,7 @@ def name_kernels() -> dict[str, str]:
     packed = "oneDNN" if onednn_linear.fits(torch.empty(0, dtype=torch.bfloat16)) else "F.linear"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}
     said = {"linear_bf16": own["bf16"] + packed,
-            "linear_fp32": "oneDNN" if onednn_linear.fits(torch.empty(0)) else "F.linear"}
+            "linear_fp32": own["fp32"] + ("oneDNN" if onednn_linear.fits(torch.empty(0)) else "F.linear")}
     for name, kind in (("int8", "int8"), ("int4", "Q4_0")):
         said[f"linear_{name}"] = (own[kind] or f"{few[kind]} (rows <= {FEW}), ") + "F.linear"
     for name in ("attention", "ffn", "norm"):

@@ -1,6 +1,6 @@
 /* Products of a few rows with a large matrix of 16, 8 or 4 bits, which are bound by reading that matrix.
 
-   The matrix has n rows of k numbers, k a multiple of 32, in one of six kinds:
+   The matrix has n rows of k numbers, k a multiple of 32 (of 16 in FP32), in one of six kinds:
      FP32, BF16  k numbers of 32 or 16 bits   INT8  k signed bytes, and one fp32 scale a row in another array
      Q8_0  blocks of 32: an fp16 scale, 32 signed bytes (ggml's)
      Q4_0  blocks of 32: an fp16 scale, 16 bytes whose low halves are numbers 0-15 and whose high halves are 16-31, plus 8
@@ -134,7 +134,7 @@ INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
    the first `real` of them are written. */
 INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wide, int64_t i, int64_t m, int64_t real) {
   vec sum[4][MOST] = {{{0}}};
-  int64_t k = job->k, block = block_bytes(kind), size = k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
+  int64_t k = job->k, block = block_bytes(kind), size = kind == FP32 ? 4 * k : k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
   const float *x32 = (const float *)job->x + m * k;
   const uint16_t *x16 = (const uint16_t *)job->x + m * k;
@@ -170,6 +170,11 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
       vec scale = read_block(kind, w + r * size, q);
 #pragma GCC unroll 8
       for (int c = 0; c < wide; c++) {
+        if (kind == FP32) { /* fewest operations: many rows are bound by them */
+#pragma GCC unroll 8
+          for (int p = 0; p < PARTS; p++) sum[r][c] += q[p] * *(const loose *)(x32 + 32 * c + p * LANES);
+          continue;
+        }
         vec y = q[0] * *(const loose *)(x32 + 32 * c);
 #pragma GCC unroll 8
         for (int p = 1; p < PARTS; p++) y += q[p] * *(const loose *)(x32 + 32 * c + p * LANES);
@@ -177,6 +182,14 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
       }
     }
   }
+  if (kind == FP32 && k % 32) /* half a block is left */
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++)
+#pragma GCC unroll 8
+      for (int c = 0; c < wide; c++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS / 2; p++)
+          sum[r][c] += *(const loose *)(w + r * size + 4 * LANES * p) * *(const loose *)(x32 + 16 * c + p * LANES);
 #pragma GCC unroll 4
   for (int r = 0; r < deep; r++)
 #pragma GCC unroll 8
@@ -189,9 +202,10 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
 }
 
 /* Four rows of weights, or the last few; as many at a time as there are registers for, but one after another where the
-   rows of x are so few that all waits for memory: a single stream is read fastest. */
+   rows of x are so few that all waits for memory: a single stream is read fastest, if each of its sums need not wait for
+   itself as those of fp32 do. */
 INLINE void multiply_rows(const Job *job, int kind, int pairs, int wide, int64_t i, int64_t m, int64_t left) {
-  int deep = LANES == 16 && wide <= 2 ? (pairs && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
+  int deep = LANES == 16 && wide <= 2 && kind != FP32 ? (pairs && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, pairs, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, pairs, 1, wide, i, m, real);
@@ -279,7 +293,7 @@ static void lay_out(const Job *job, int pairs, void *to) {
   int64_t k = job->k;
   for (int64_t m = 0; m < job->rows; m += MOST) {
     int64_t wide = choose_width(job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
-    for (int64_t c = 0; c < real; c++)
+    for (int64_t c = 0; c < real; c++) {
       for (int64_t b = 0; b < k / 32; b++) {
         int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
         const uint16_t *low = (const uint16_t *)job->x + from;
@@ -294,6 +308,9 @@ static void lay_out(const Job *job, int pairs, void *to) {
         if (pairs) memcpy((uint16_t *)to + at, low, 64);
         else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
       }
+      if (k % 32) /* of FP32 */
+        memcpy((float *)to + m * k + k / 32 * wide * 32 + 16 * c, (const float *)job->x + (m + c) * k + k / 32 * 32, 64);
+    }
   }
 }
 
