@@ -120,7 +120,9 @@ class RoundedHead(nn.Linear):
 def round_head(core: nn.Module) -> None:
     """Let the plain head of a core whose layers have few bits multiply in int8: half of what a step would read."""
     head = getattr(core, "head", None)
-    if type(head) in (nn.Linear, onednn_linear.Packed) and find_quantised(core) and head.in_features % GROUP == 0:
+    if not isinstance(head, nn.Linear) or type(head) not in (nn.Linear, onednn_linear.Packed):
+        return
+    if find_quantised(core) and head.in_features % GROUP == 0:
         head.__class__ = RoundedHead
 
 
