@@ -44,12 +44,12 @@ class Packed(nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(input, self.packed[1], self.bias, "none", [], "")
 
     def multiply_few(self, x: Tensor) -> Tensor | None:
-        """The product by our own kernel where x has few rows, in fp32 of single tokens alone; None where it cannot."""
+        """The product by our own kernel where x has few rows; None where it cannot."""
         weight, kind = self.weight, row_products.DTYPES.get(x.dtype)
         if kind is None or torch.is_grad_enabled() or not native.is_plain(x) or weight.dtype != x.dtype:
             return None
-        rows = x.numel() // x.shape[-1]
-        few = rows <= row_products.most_rows(kind, weight.numel()) and (kind == "bf16" or x.shape[-2:-1] == (1,))
+        rows, tokens = x.numel() // x.shape[-1], x.shape[-2] if x.ndim > 1 else 1
+        few = rows <= row_products.most_rows(kind, weight.numel(), tokens=tokens)
         fits = few and row_products.fits_kernels(kind, x.shape[-1]) and weight.is_contiguous()
         if not fits or not (found := native.library()):
             return None

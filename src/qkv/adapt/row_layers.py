@@ -194,7 +194,7 @@ def list_matrices(x: Tensor, layers: Sequence[nn.Module]) -> list[Matrix] | None
     rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
     for layer in layers:
         matrix = read_matrix(layer, dtype)
-        if matrix is None or rows > row_products.most_rows(matrix.kind, matrix.weight.numel()):
+        if matrix is None or rows > row_products.most_rows(matrix.kind, matrix.weight.numel(), tokens=x.shape[1]):
             return None
         found.append(matrix)
     return found

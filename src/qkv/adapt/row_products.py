@@ -25,14 +25,19 @@ OF_BYTES = {count: kind for kind, count in BYTES.items()}
 
 @cache
 def has_bf16_units() -> bool:
-    """Whether the kernels have AVX-512's bf16 units, and PyTorch no AMX, which is far faster with many rows."""
+    """Whether the kernels have AVX-512's bf16 units."""
     found = native.library()
-    return bool(found and found.isa == "avx512_bf16") and not has_amx()
+    return bool(found and found.isa == "avx512_bf16")
 
 
-def most_rows(kind: str, numbers: int) -> int:
-    """The rows up to which a kernel multiplies with a matrix of so many numbers."""
-    return MOST["int8"] if kind == "bf16" and numbers <= SMALL and has_bf16_units() else MOST[kind]
+def most_rows(kind: str, numbers: int, *, tokens: int = 1) -> int:
+    """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
+
+    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16.
+    """
+    if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_amx()):
+        return MOST["int8"]
+    return 0 if kind == "fp32" and tokens > 1 else MOST[kind]
 
 
 def fits_kernels(kind: str, inputs: int) -> bool:
