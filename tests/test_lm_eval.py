@@ -48,10 +48,10 @@ def test_long_texts_are_scored_in_windows_and_cut_from_the_left(tmp_path):
             chances = model.model(torch.tensor([short[:-1]])).logits[0].log_softmax(-1)
         by_hand += sum(float(chances[-i, short[-i]]) for i in range(1, len(window)))
     assert total == pytest.approx(by_hand, rel=1e-5)
-    kept = model.continue_text(long, {"until": ["\n"], "max_gen_toks": 8})
+    (kept,) = model.continue_texts([long], {"until": ["\n"], "max_gen_toks": 8})
     assert kept == model.model.generate(model.tok_encode(long)[-24:], max_new_tokens=8, stop=["\n"]).text
     with pytest.raises(QkvError, match="max_gen_toks"):
-        model.continue_text(long, {"max_gen_toks": 40})
+        model.continue_texts([long], {"max_gen_toks": 40})
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-bert"])

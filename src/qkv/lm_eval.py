@@ -107,11 +107,17 @@ class EvaluatedModel(harness.TemplateLM):
         return [sum(next(found)[0] for _ in range(count)) for count in counts]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What follows each text, up to one of its stop strings."""
-        return [self.continue_text(*request.args) for request in requests]
+        """What follows each text, up to one of its stop strings; those with the same options are read together."""
+        groups, found = dict[str, list[int]](), dict[int, str]()
+        for r, request in enumerate(requests):
+            groups.setdefault(repr(request.args[1]), []).append(r)
+        for group in groups.values():
+            each = self.continue_texts([requests[r].args[0] for r in group], requests[group[0]].args[1])
+            found.update(zip(group, each, strict=True))
+        return [found[r] for r in range(len(requests))]
 
-    def continue_text(self, text: str, how: dict[str, Any]) -> str:
-        """What follows a text; it is cut from the left where there is no room for what is to come."""
+    def continue_texts(self, texts: Sequence[str], how: dict[str, Any]) -> list[str]:
+        """What follows each text; it is cut from the left where there is no room for what is to come."""
         said = generation.normalize_gen_kwargs(how, self.max_gen_toks)
         stop, count = [s for s in said.pop("until", []) if s], said.pop("max_gen_toks")
         if not said.pop("do_sample", False):
@@ -119,8 +125,11 @@ class EvaluatedModel(harness.TemplateLM):
         if count >= self.max_length:
             raise QkvError("{option}: found {count}, expected fewer than the {most} tokens that the model reads",
                            option="max_gen_toks", count=count, most=self.max_length)
-        ids = self.tok_encode(text)[-(self.max_length - count) :]
-        return str(self.model.generate(ids, max_new_tokens=count, stop=stop, **said).text)
+        prompts, found = [self.tok_encode(text)[-(self.max_length - count) :] for text in texts], dict[int, str]()
+        for chosen in batch_by_length(prompts, TOKENS):
+            made = self.model.generate([prompts[p] for p in chosen], max_new_tokens=count, stop=stop, **said)
+            found.update((p, str(one.text)) for p, one in zip(chosen, made, strict=True))
+        return [found[p] for p in range(len(prompts))]
 
 
 if __name__ == "__main__":

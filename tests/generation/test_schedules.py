@@ -11,7 +11,7 @@ from support import zoo
 
 from qkv.adapt import native, row_ops
 from qkv.core.model import Transformer
-from qkv.generation import passes
+from qkv.generation import pages, passes, scheduler
 from qkv.generation.beam import Search
 from qkv.generation.engine import BeamTables, Engine, Settings
 from qkv.generation.pages import Paged
@@ -39,6 +39,9 @@ def sizes(core: Transformer) -> tuple[int, ...]:
 @pytest.fixture(autouse=True)
 def try_each_core_once(monkeypatch):
     monkeypatch.setattr(passes, "find_sizes", functools.cache(passes.find_sizes))
+    for module in (pages, passes, scheduler):
+        monkeypatch.setattr(module, "BLOCK", 8)  # most prompts have two
+    monkeypatch.setattr(passes, "LEAST", 4)
 
 
 def options(name: str, most: int) -> DecodeOptions:
@@ -150,6 +153,8 @@ READ, SELECT, ATTEND = Paged.fetch, BeamTables.select_rows, row_ops.attend_pages
 
 def read_more(self, layer, n, begin):
     k, v = READ(self, layer, n, begin)
+    if self.texts[n].tokens > 1:  # a block
+        return k, v
     return torch.cat((k, k[:, :, -1:]), 2), torch.cat((v, v[:, :, -1:]), 2)
 
 
@@ -161,3 +166,33 @@ def test_a_deliberate_fault_is_noticed(fault, monkeypatch):
     FAULTS[fault](monkeypatch)
     with pytest.raises(AssertionError):
         play("gqa", CROWD, PRESSED)
+
+
+@pytest.mark.parametrize("how", [PRESSED, Settings(400, 3, Limits(4, 5, 1), True, batch_invariant=True)])
+def test_blocks_begin_at_their_multiples_whatever_else_is_read(how, monkeypatch):
+    seen, run = set(), passes.Tiles.run_pass
+
+    def note(self, works, size=None, cache=None):
+        assert size or len(works) == 1
+        if size is None:
+            seen.add((works[0].at, works[0].tokens))
+        run(self, works, size, cache)
+
+    monkeypatch.setattr(passes.Tiles, "run_pass", note)
+    play("gqa", CROWD, how)
+    assert seen == {(0, 8), (8, 8), (16, 4), (8, 4), (16, 5)}
+
+
+def test_pages_are_found_by_texts_that_read_them_in_the_same_way():
+    pool, ids = pages.Pages(40, 2, torch.device("cpu")), list(range(30))
+    first = pages.Table()
+    assert pool.reserve(first, 28)
+    first.length = 28
+    pool.give_names(first, ids, 22)  # blocks of 8, 8 and 6, then three pages by themselves
+    assert pool.find_prefix(ids, b"", 22).pages == first.pages
+    assert pool.find_prefix([*ids[:20], 99, 99, 99], b"", 22).pages == first.pages[:8]  # whole blocks only
+    for blocks in (16, 20, 24):  # a last block that is none, or another
+        assert pool.find_prefix(ids, b"", blocks).pages == first.pages[:8]
+    assert pool.find_prefix(ids[:9], b"", 8).pages == first.pages[:4]
+    assert pool.find_prefix(ids[:7], b"").pages == []
+    assert pool.find_prefix(ids[:8], b"", 8).pages == []  # the last token is read, so its block is

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the replicas in /proc")
-TEXT = {"model": "demo-lm", "prompt": "One, two,", "max_tokens": 48, "temperature": 0, "logit_bias": {"1": -100}}
+TEXT = {"model": "demo-lm", "prompt": "One, two,", "max_tokens": 180, "temperature": 0, "logit_bias": {"1": -100}}
 
 
 class Behind:
@@ -40,6 +39,20 @@ class Behind:
             return answer.status, json.loads(answer.read())["choices"][0]["text"]
         finally:
             connection.close()
+
+    def stream(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A request whose answer comes token by token."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps({**TEXT, "stream": True}))
+        return connection, connection.getresponse()
+
+
+def read_stream(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, first: bytes = b"") -> str:
+    """The text of a stream, of which the first line may have been read."""
+    lines = (first + answer.read()).decode().split("\n\n")
+    connection.close()
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return "".join(json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in lines[:-2])
 
 
 def begin(*words: str) -> tuple[subprocess.Popen[str], int]:
@@ -83,9 +96,7 @@ def test_a_killed_replica_loses_no_request_and_is_replaced(served: Behind) -> No
 
 
 def test_a_stream_that_has_begun_is_cut_and_never_begun_again(served: Behind) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    connection.request("POST", "/v1/completions", json.dumps({**TEXT, "stream": True}))
-    answer = connection.getresponse()
+    connection, answer = served.stream()
     first = answer.readline()
     assert first.startswith(b"data: ")
     for pid in served.replicas():
@@ -102,16 +113,13 @@ def test_a_stream_that_has_begun_is_cut_and_never_begun_again(served: Behind) ->
 
 
 def test_requests_in_hand_are_answered_at_the_end(served: Behind) -> None:
-    alone, found = served.ask(), list[tuple[int, str]]()
-    late = threading.Thread(target=lambda: found.append(served.ask()))
-    late.start()
-    time.sleep(0.1)
+    alone, (connection, answer) = read_stream(*served.stream()), served.stream()
+    first = answer.readline()
     served.process.send_signal(signal.SIGTERM)
-    late.join()
-    assert found == [alone]
+    assert read_stream(connection, answer, first) == alone
+    assert served.process.wait(60) in (0, 143, -signal.SIGTERM)
     with pytest.raises(OSError, match="refused"):
         served.ask()
-    assert served.process.wait(60) in (0, 143, -signal.SIGTERM)
 
 
 def test_replicas_that_cannot_start_end_the_router_with_their_words(tmp_path: Path) -> None:

@@ -214,6 +214,8 @@ class Engine:
         if self.free_prefix:
             group.whole = len(ids)
             group.inputs = replace(group.inputs, prefix_len=torch.tensor([len(prompt)], device=device))
+        elif not spec.encoder and request.trace is None:
+            group.blocks = self.passes.count_in_blocks(len(ids))
         if self.free_prefix or request.trace is not None or not self.settings.keep_prefixes:
             group.root = None
         if spec.fills_blanks:

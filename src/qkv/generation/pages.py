@@ -26,6 +26,8 @@ from qkv.core.latent import Latent
 from qkv.core.masks import AttentionBias, MaskContext, build_mask
 from qkv.core.step import Step
 
+BLOCK = 128  # tokens of a prompt that are read in a pass of their own, where results do not depend on company
+
 
 @dataclass(eq=False)
 class Table:
@@ -104,28 +106,41 @@ class Pages:
         if before is None:
             table.pages, table.length, table.named, table.name = [], 0, 0, b""
 
-    def give_names(self, table: Table, ids: Seq[int]) -> None:
-        """Name the pages of a table that are full, given all ids of its text."""
+    def give_names(self, table: Table, ids: Seq[int], blocks: int = 0) -> None:
+        """Name the pages of a table that are full, given all ids of its text and how many were read in blocks."""
         while (table.named + 1) * self.size <= table.length:
-            at = table.named * self.size
-            table.name, page = chain(table.name, ids[at : at + self.size]), table.pages[table.named]
+            table.name, page = self.name_page(table, ids, blocks), table.pages[table.named]
             if page and table.name not in self.known:
                 self.known[table.name], self.names[page] = page, table.name
             table.named += 1
 
-    def find_prefix(self, ids: Seq[int], root: bytes) -> Table:
-        """The pages of the longest known beginning of a text; its last token is always left to read."""
-        table = Table(name=root)
-        for at in range(0, len(ids) - self.size, self.size):
-            name = chain(table.name, ids[at : at + self.size])
-            page = self.known.get(name)
+    def find_prefix(self, ids: Seq[int], root: bytes, blocks: int = 0) -> Table:
+        """The pages of the longest known beginning of a text; its last token is always left to read.
+
+        Of the first `blocks` ids, which are read in passes of BLOCK and one of the rest, whole such passes only.
+        """
+        table, names, whole = Table(name=root), [root], 0
+        while len(ids) - table.length > self.size:
+            table.name = self.name_page(table, ids, blocks)
+            page = self.known.get(table.name)
             if page is None:
                 break
+            names.append(table.name)
+            table.pages.append(page)
+            table.named, table.length = table.named + 1, table.length + self.size
+            if table.length >= blocks or table.length % BLOCK == 0:
+                whole = table.named
+        found = Table(table.pages[:whole], whole * self.size, whole, names[whole])
+        for page in found.pages:
             self.idle.pop(page, None)
             self.readers[page] += 1
-            table.pages.append(page)
-            table.name, table.named, table.length = name, table.named + 1, at + self.size
-        return table
+        return found
+
+    def name_page(self, table: Table, ids: Seq[int], blocks: int) -> bytes:
+        """The name of a table's next page: of its ids, how many were read in blocks, and the last block's size."""
+        at, end = table.named * self.size, (table.named + 1) * self.size
+        last = blocks % BLOCK if blocks - blocks % BLOCK < end and at < blocks else 0
+        return chain(table.name, (*ids[at:end], -min(max(0, blocks - at), self.size), -last))
 
     def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store keys and values [B, G, T, K] of a layer at the slots [BT]."""

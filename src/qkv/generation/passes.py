@@ -1,8 +1,9 @@
 """Planned work through the core: texts that write and short pieces of others in one pass, long pieces alone, or tiles.
 
-Tiles make a result independent of its company. Every pass then has one of a few shapes, so many rows of one token, and
-a matrix product computes each of its rows by itself; whether this machine's kernels give a row the same bits in each
-of the shapes, and at each place in them, is tried once for a core. Attention is computed row by row in any case.
+Tiles make a result independent of its company. The blocks of a prompt are passes of their own. All other passes have
+one of a few shapes, so many rows of one token, and a matrix product computes each of its rows by itself; whether this
+machine's kernels give a row the same bits in each of the shapes, and at each place in them, is tried once for a core.
+Attention is then computed row by row.
 """
 
 from collections.abc import Iterator
@@ -20,11 +21,12 @@ from qkv.adapt.quantise import find_quantised
 from qkv.core.attention import Attention
 from qkv.core.model import Transformer, build_step
 from qkv.core.step import Inputs, Mode, active_tracer
-from qkv.generation.pages import Paged, Pages, Reading, Table
+from qkv.generation.pages import BLOCK, Paged, Pages, Reading, Table
 from qkv.generation.scheduler import SHORT, Group, Row, Work
 
 SIZES = (8, 16, 32, 64, 1, 2, 4)  # of tiles that are tried; of few rows some kernels add up in another order
 FEW = 8  # ids that are read in tiles of fewer rows
+LEAST = 16  # ids of a prompt's last block: fewer cost less as rows among those of others
 
 
 class Passes:
@@ -43,6 +45,10 @@ class Passes:
     def round_up(self, rows: int) -> int:
         """How many rows of one token take no longer than these: those that would be padding are free."""
         return rows
+
+    def count_in_blocks(self, ids: int) -> int:
+        """How many first ids of a prompt are read in blocks."""
+        return 0
 
     def run(self, plan: Seq[Work]) -> None:
         """The work of untraced requests: the weights are read once for all that is short."""
@@ -94,7 +100,7 @@ class Passes:
 
 
 class Tiles(Passes):
-    """The same with bits that depend on a request alone: every token is a row of a tile."""
+    """The same with bits that depend on a request alone: every token is a row of a tile, or in a block of a prompt."""
 
     def __init__(self, core: Transformer, pages: Pages) -> None:
         super().__init__(core, pages)
@@ -104,13 +110,19 @@ class Tiles(Passes):
     def round_up(self, rows: int) -> int:
         return sum(size for _, size in cut(range(rows), self.sizes, compute_bound=self.compute_bound))
 
+    def count_in_blocks(self, ids: int) -> int:
+        return 0 if self.apart else ids - ids % BLOCK * (ids % BLOCK < LEAST)
+
     def run(self, plan: Seq[Work]) -> None:
         each: list[Work] = []
         for work in plan:
-            if work.at < work.group.whole:
+            at, end = work.at, work.at + work.tokens
+            if at < work.group.whole:
                 self.run_pass([work])  # a free prefix is read at once, and alone
-            else:
-                each += [work._replace(at=at, tokens=1) for at in range(work.at, work.at + work.tokens)]
+                continue
+            for at in range(work.at, min(work.group.blocks, end), BLOCK):
+                self.run_pass([work._replace(at=at, tokens=min(BLOCK, work.group.blocks - at))])
+            each += [work._replace(at=at, tokens=1) for at in range(max(work.at, work.group.blocks), end)]
         for part, size in cut(each, self.sizes, compute_bound=self.compute_bound):
             self.run_pass(part, size)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.core.cache import Pair
 from qkv.core.step import Inputs
-from qkv.generation.pages import Pages, Table
+from qkv.generation.pages import BLOCK, Pages, Table
 
 SHORT = 64  # tokens of a piece that is read among rows of other texts
 
@@ -39,6 +39,7 @@ class Group:
 
     root    begins the names of its pages: texts of the same root have the same keys for the same ids; None: own keys
     whole   so many first ids must be read in one pass, as a free prefix is
+    blocks  so many first ids are read BLOCK at a time, and what is left of them, each block in a pass of its own
     window  positions that any layer still looks back to; None: all of them
     inputs  what goes with its ids into every pass; `memory` has the keys of its source by layer
     """
@@ -47,6 +48,7 @@ class Group:
     rows: list[Row]
     root: bytes | None = b""
     whole: int = 0
+    blocks: int = 0
     window: int | None = None
     inputs: Inputs = field(default_factory=Inputs)
     memory: dict[int, Pair] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Limits:
     """How much goes into one step.
 
     rows    texts that are read and written at the same time
-    tokens  in one step at most, those being written first
+    tokens  in one step at most, those being written first; a block or a free prefix may be more
     beside  tokens that are read in a step in which others write, so that these do not wait long; None: as many as the
             core multiplies in about half the time in which its weights are read (passes.py) and those that cost no
             more, the rest of one text of at most 64, which else would begin many steps later, and 64 where somebody
@@ -114,13 +116,17 @@ class Scheduler:
         return bool(self.waiting) and rows + len(self.waiting[0].rows) > self.limits.rows
 
     def read_on(self, plan: list[Work], group: Group, left: int, short: int) -> int:
-        """Plan what a request still reads, at most `left` tokens, but a free prefix or a short rest whole; how many."""
+        """Plan what a request still reads, at most `left` tokens, but a free prefix, a block or a short rest whole;
+        how many."""
         count = 0
         for row in group.rows:
             if group not in self.running or left <= count or row.pending == 0 or any(w.row is row for w in plan):
                 continue
-            whole = group.whole if row.table.length < group.whole else row.pending * (row.pending <= short)
+            at = row.table.length
+            whole = group.whole if at < group.whole else row.pending * (row.pending <= short)
             tokens = whole or min(row.pending, left - count)
+            if at + tokens < group.blocks:
+                tokens = min(max(1, tokens // BLOCK) * BLOCK, group.blocks - at)
             count += tokens if self.plan_work(plan, group, row, tokens) else 0
         return count
 
@@ -141,7 +147,7 @@ class Scheduler:
             return False
         for row in group.rows:
             if group.root is not None and not row.table.pages:
-                row.table = self.pages.find_prefix(row.ids, group.root)
+                row.table = self.pages.find_prefix(row.ids, group.root, group.blocks)
         missing = sum(-(-len(row.ids) // self.pages.size) - len(row.table.pages) for row in group.rows)
         if missing <= self.pages.free:
             return True
@@ -170,6 +176,6 @@ class Scheduler:
         group, table = work.group, work.row.table
         table.length += work.tokens
         if group.root is not None:
-            self.pages.give_names(table, work.row.ids)
+            self.pages.give_names(table, work.row.ids, group.blocks)
         if group.window is not None:
             self.pages.release(table, table.length + 1 - group.window)
