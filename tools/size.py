@@ -36,7 +36,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "arguments": 155,
     "serve": 1836,
     "downloads": 106,
-    "lm_eval": 93,
+    "lm_eval": 102,
 }  # fmt: skip
 CONTENT = ("labs",)  # no library code: what it says is its size
 GOALS = {"library": 19_000, "core": 1000, "fmt: skip": 50}
