@@ -291,7 +291,7 @@ def address(built: Path) -> Iterator[str]:
 def test_the_site_is_whole(built: Path) -> None:
     pages = {path.relative_to(built).as_posix() for path in built.rglob("*.html")}
     own = {page for page in pages if not page.startswith(("en/", "assets/"))}
-    assert {f"en/{page}" for page in own} <= pages
+    assert {f"en/{page}" for page in own - {"404.html"}} <= pages  # that one speaks both languages
     assert {f"labs/{name}.html" for name in labs.list_names()} <= own
     for lang in ("", "en/"):
         index = json.loads((built / lang / "search" / "search_index.json").read_text(encoding="utf-8"))
