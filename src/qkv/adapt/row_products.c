@@ -1,4 +1,4 @@
-/* Products of a few rows with a large matrix of 16, 8 or 4 bits, which are bound by reading that matrix.
+/* Products of a few rows with a large matrix of 32, 16, 8 or 4 bits, which are bound by reading that matrix.
 
    The matrix has n rows of k numbers, k a multiple of 32 (of 16 in FP32), in one of six kinds:
      FP32, BF16  k numbers of 32 or 16 bits   INT8  k signed bytes, and one fp32 scale a row in another array

@@ -111,7 +111,8 @@ class Tiles(Passes):
         return sum(size for _, size in cut(range(rows), self.sizes, compute_bound=self.compute_bound))
 
     def count_in_blocks(self, ids: int) -> int:
-        return 0 if self.apart else ids - ids % BLOCK * (ids % BLOCK < LEAST)
+        rest = ids % BLOCK
+        return 0 if self.apart else ids if rest >= LEAST else ids - rest
 
     def run(self, plan: Seq[Work]) -> None:
         each: list[Work] = []

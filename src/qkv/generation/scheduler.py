@@ -116,8 +116,7 @@ class Scheduler:
         return bool(self.waiting) and rows + len(self.waiting[0].rows) > self.limits.rows
 
     def read_on(self, plan: list[Work], group: Group, left: int, short: int) -> int:
-        """Plan what a request still reads, at most `left` tokens, but a free prefix, a block or a short rest whole;
-        how many."""
+        """Plan what a request still reads, at most `left` tokens, or a whole prefix, block or short rest; how many."""
         count = 0
         for row in group.rows:
             if group not in self.running or left <= count or row.pending == 0 or any(w.row is row for w in plan):
