@@ -18,6 +18,7 @@ from support.serving import Client, asking, listening, make_service, post_over, 
 from qkv.cli import main
 from qkv.cli import serve as verb
 from qkv.errors import QkvError
+from qkv.explore import server as explore
 from qkv.serve import bodies, gate, listen
 from qkv.serve.models import Holding
 
@@ -360,3 +361,10 @@ def test_an_engine_whose_thread_ended_is_said(client: Client) -> None:
         other.run(asyncio.to_thread(one.worker.close))
         assert other.get("/health").status == 503
         assert other.post("/v1/completions", COLD).status == 503
+
+
+@pytest.mark.parametrize("bind", [lambda: listen.bind_socket("127.0.0.1", 0), lambda: explore.bind_socket(None)])
+def test_a_connection_sends_small_pieces_at_once(bind: Callable[[], socket.socket]) -> None:
+    """Else each answer after the first on a connection waits 40 ms for the client's acknowledgement."""
+    with bind() as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as taken:
+        assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

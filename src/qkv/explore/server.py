@@ -374,7 +374,9 @@ def listen_at_first(ports: Iterable[int]) -> socket.socket | None:
     """A socket at the first of these ports that is free and allowed, where no other process can listen any more."""
     for port in ports:
         try:
-            return socket.create_server((HOST, port))
+            found = socket.create_server((HOST, port))
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only where a socket names TCP
+            return found
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
                 raise

@@ -23,6 +23,8 @@ from qkv.serve.service import Bounds, Caller, Service
 from qkv.serve.writing import FINISH, Asked, read_asked, write_choices
 from qkv.tokenizers.tokenizer import Tokenizer
 
+QUICK = 1000  # characters or ids
+SLOW = {"response_format", "json_schema", "regex", "grammar"}
 CALL = "<tool_call>"
 CALLS = re.compile(rf"{CALL}\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
@@ -148,6 +150,12 @@ def read_prompts(one: Loaded, found: Mapping[str, Any], bounds: Bounds) -> Asked
     return read_asked(one, asked, ids, bounds)
 
 
+def is_quick(found: Mapping[str, Any]) -> bool:
+    """Whether a request is read sooner than another thread would take it up: short prompts, no template, no grammar."""
+    prompts = found.get("prompt")
+    return prompts is not None and sum(map(len, prompts)) < QUICK and not SLOW.intersection(found)
+
+
 async def write_pieces(
     service: Service, caller: Caller, one: Loaded, asked: Asked, found: Mapping[str, Any]
 ) -> AsyncGenerator[Piece]:
@@ -250,7 +258,9 @@ async def complete(
     found = read_fields(body, bodies.CHAT if form.chat else bodies.TEXT)
     stream, more = found.get("stream", False), read_fields(found.get("stream_options", {}), bodies.STREAM_OPTIONS)
     async with service.admit(caller, found.get("model")) as one:
-        asked = await service.think(read_chat if form.chat else read_prompts, one, found, service.bounds)
+        read = read_chat if form.chat else read_prompts
+        asked = (read(one, found, service.bounds) if is_quick(found)
+                 else await service.think(read, one, found, service.bounds))
         frame = {"id": form.prefix + caller.id, "object": form.part if stream else form.whole,
                  "created": int(time.time()), "model": one.name}
         answers = [Answer() for _ in asked.list_choices()]

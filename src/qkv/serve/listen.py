@@ -53,7 +53,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        found = socket.create_server((host, port), family=family, backlog=2048)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only where a socket names TCP
+        return found
     except OSError as e:
         if e.errno in (errno.EADDRINUSE, errno.EACCES):
             raise QkvError("--port {port}: the port is taken or not allowed on {host}; choose another one, such as "
