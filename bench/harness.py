@@ -60,7 +60,7 @@ def options(claim: str, **more: tuple[Any, str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="the JSON file (default: bench/results/NAME.json, none with --smoke)")
     for name, (default, text) in more.items():
         flag = {"action": "store_true"} if default is False else {"type": type(default), "default": default}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **flag)
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text.replace("%", "%%"), **flag)
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(given.threads)  # before torch is imported
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

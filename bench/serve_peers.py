@@ -152,8 +152,11 @@ def main() -> None:
                 found[name] = {"requests_per_second_at_most": round(capacity, 2)}
                 found[name] |= asyncio.run(load.replay(port, asked, rate, seconds))
                 print(name, found[name], flush=True)
+    missing = [n for n in ("llama_server", "transformers") if not getattr(given, n)]
+    for name in ("model", "llama_server", "transformers"):
+        setattr(given, name, Path(getattr(given, name)).name)
     write("serve_peers", __doc__ or "", given, rate=round(rate, 2), results=found,
-          not_measured=[n for n in ("llama_server", "transformers") if not getattr(given, n)])  # fmt: skip
+          not_measured=missing)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from contextlib import suppress
 import gguf
 import pytest
 import torch
-from checkpoints.test_gguf import edit
+from checkpoints.test_gguf import build, edit
 from support.gguf_models import DRAWN, draw
 
 import qkv
@@ -98,3 +98,12 @@ def test_metadata_that_are_missing_or_mean_nothing_are_one_error(name, tmp_path)
             edit(tmp_path / "m.gguf", tmp_path / "n.gguf", **{key.replace(".", "__"): value})
             with suppress(QkvError):
                 hub.spec_of(tmp_path / "n.gguf")
+
+
+def test_what_llama_cpp_computes_otherwise_is_not_written(tmp_path):
+    config = draw("gemma3").config
+    config.rope_parameters["full_attention"] |= {"rope_type": "yarn", "original_max_position_embeddings": 16}
+    model = build(config.to_dict())
+    with pytest.raises(QkvError, match=r"gemma3: llama\.cpp computes the rope_type yarn otherwise .*default, linear"):
+        model.save(tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()

@@ -40,6 +40,8 @@ def draw(architecture: str) -> Any:
     if kind in ("gemma3_text", "olmo3"):
         said["layer_types"] = ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"] * 9
         said["layer_types"] = said["layer_types"][: said["num_hidden_layers"]]
+    if kind == "gemma3_text":  # as those of 4 to 27 billion parameters
+        said["rope_parameters"]["full_attention"] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
     if kind == "smollm3":
         said["no_rope_layers"] = [int((i + 1) % 4 != 0) for i in range(said["num_hidden_layers"])]
     rope = said.get("rope_parameters") or {}

@@ -75,8 +75,12 @@ def describe_core(
             continue
         if config["model_type"] != one.begin["model_type"]:
             continue
+        rope, factors, turns = gguf.whole_rope(config), dict[str, Any](), getattr(one.family, "GGUF_ROPE", ())
+        if turns and rope["rope_type"] not in turns:
+            found = one.name, Message("llama.cpp computes the rope_type {found} otherwise (it knows {known})",
+                                      found=rope["rope_type"], known=", ".join(turns))
+            continue
         metadata, tensors = describe_config(config, one), name_table.export_tensors(core, one.names)
-        rope, factors = gguf.whole_rope(config), dict[str, Any]()
         if rope.get("rope_type") == "llama3":
             half = read_head_dim(config) // 2
             tensors["rope_freqs.weight"] = gguf.llama3_factors(half, rope["rope_theta"], rope["factor"]).float()

@@ -7,6 +7,7 @@ class. It imports nothing of the core; nothing registers it: the folder is scann
                                     (`a+key`: of files of name a those that have that key)
     GGUF_NAMES                      what tensors are called there otherwise than usual
     GGUF_ALWAYS                     keys of its config of which llama.cpp knows one value only
+    GGUF_ROPE                       kinds of rope_type that llama.cpp computes as its model does, if not all
     complete_gguf(config, tensors)  adds what else such files leave unsaid
 """
 

@@ -70,6 +70,7 @@ IGNORE = gemma2.IGNORE | {
 }
 
 GGUF, GGUF_ALWAYS = {"gemma3": "Gemma3TextForCausalLM"}, {"attention_bias": False}
+GGUF_ROPE = ("default", "linear")  # with others llama.cpp stretches the layers with a window too
 GGUF_NAMES = gemma2.GGUF_NAMES + """
 layers.*.attn.{q_norm,k_norm}  blk.*.{attn_q_norm,attn_k_norm}   shift
 """
