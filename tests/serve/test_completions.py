@@ -5,17 +5,15 @@ import base64
 import json
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.serving import Client, asking
+from support.serving import Client, asking, frees_all_pages, slow_steps
 
 import qkv
 from qkv.errors import QkvError
-from qkv.generation.engine import Engine
 from qkv.model import Model
 from qkv.serve import app, completions, worker
 from qkv.serve.models import Holding, Models
@@ -399,8 +397,7 @@ def test_whoever_reads_nothing_is_given_up() -> None:
         assert client.service.running["demo-lm"] == 0
         engine = client.service.models.loaded["demo-lm"].engine
         assert engine is not None
-        time.sleep(0.2)
-        assert engine.pages.free == engine.pages.count - 1
+        assert frees_all_pages(engine)
 
 
 def test_an_engine_that_breaks_ends_its_requests_and_goes_on(client: Client, monkeypatch, capsys) -> None:
@@ -478,8 +475,7 @@ def test_an_answer_may_not_take_longer_than_it_may() -> None:
         assert (reply.status, reply.error["code"]) == (408, "timeout")
         engine = client.service.models.loaded["demo-lm"].engine
         assert engine is not None
-        time.sleep(0.1)  # one step more
-        assert engine.pages.free == engine.pages.count - 1
+        assert frees_all_pages(engine)
 
 
 class Slow:
@@ -514,8 +510,7 @@ def test_what_was_asked_while_a_model_is_unloaded_is_answered() -> None:
 
 
 def test_a_stream_that_waits_says_that_it_is_there(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Engine.step
-    monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.02), step(engine))[1])
+    slow_steps(monkeypatch, 0.02)
     monkeypatch.setattr(app, "KEEP_ALIVE", 0.001)
     reply = client.post("/v1/completions", {**COLD, "prompt": "A text that nobody read before", "stream": True})
     assert b": still here" in reply.body

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
+import pytest
 from starlette.routing import BaseRoute
 
 import qkv
+from qkv.generation.engine import Engine
 from qkv.serve import gate, listen
 from qkv.serve.app import make_app
 from qkv.serve.models import Holding, Models
@@ -176,3 +178,24 @@ def speak(port: int, data: bytes, *, wait: float = 5.0) -> bytes:
             while time.monotonic() < until and (piece := one.recv(1 << 16)):
                 found += piece
         return found
+
+
+def frees_all_pages(engine: Engine) -> bool:
+    """Whether every page of an engine is free within ten seconds, as after a request was taken back."""
+    until = time.monotonic() + 10
+    while engine.pages.free < engine.pages.count - 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    return engine.pages.free == engine.pages.count - 1
+
+
+def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
+    """Let each step of an engine take so much longer, as on a slow machine; the times of the steps."""
+    step, steps = Engine.step, list[float]()
+
+    def step_slowly(engine: Engine) -> bool:
+        time.sleep(seconds)
+        steps.append(time.monotonic())
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", step_slowly)
+    return steps
