@@ -88,6 +88,25 @@ async function typed(path) {
   await page.context().close();
 }
 
+/** Everything that Tab stops at, until it comes round: in view, and seen to have the focus. */
+async function tabbed(path) {
+  const page = await visited(path, { viewport: { width: 1280, height: SCREEN } });
+  const at = () => page.evaluate(() => {
+    const e = document.activeElement, box = e.getBoundingClientRect(), { outlineStyle } = getComputedStyle(e);
+    if (e === document.body || e.passed || !e.closest("article")) return e === document.body || e.passed ? "round" : "";
+    e.passed = true;
+    return outlineStyle === "none" || box.bottom < 0 || box.top > innerHeight ? e.outerHTML.slice(0, 120) : "seen";
+  });
+  for (let stops = 0; ;) {
+    await page.keyboard.press("Tab");
+    const found = await at();
+    if (found === "round" && stops) break;
+    assert.ok(["seen", "", "round"].includes(found), `${path}: Tab stops where nobody sees it: ${found}`);
+    stops += found === "seen";
+  }
+  await page.context().close();
+}
+
 /** From the page of questions to each answer: what stands there, or one click to a panel that opens where it should. */
 async function asked(path) {
   const page = await visited(path, { viewport: { width: 1280, height: SCREEN } });
@@ -149,6 +168,7 @@ await reported(async () => {
   for (const lang of languages) {
     for (const kind of KINDS) for (const [width, dark] of [[1280, !lang], [390, !!lang]]) await looked(`${lang}${kind}.html`, width, dark);
     await measured(lang);
+    for (const chapter of ["01_token", "10_words", "12_cache"]) await tabbed(`${lang}course/${chapter}.html`);
     for (const chapter of ["01_token", "05_attention"]) await typed(`${lang}course/${chapter}.html`);
   }
   assert.deepEqual(findings, [], findings.join("\n"));
