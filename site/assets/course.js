@@ -183,6 +183,7 @@
     const there = document.querySelector("meta[name=qkv-live]") && location.protocol !== "file:";
     if (there) document.querySelectorAll(".qkv-live").forEach(live);
     if (there) document.querySelectorAll(".qkv-lab").forEach(lab);
+    if (there) document.querySelectorAll("a[data-live]").forEach((link) => (link.href = link.dataset.live)); // a page that computes, not one that was recorded
     void find(new URLSearchParams(location.search).get("from"));
     addEventListener("hashchange", () => void find());
     if (document.readyState === "complete") void keep();

@@ -96,6 +96,14 @@ def test_what_is_recorded_is_what_a_server_answers(models: dict[str, Model]) -> 
     assert "/api/watch?model=demo-bert" in book
 
 
+def test_a_recorded_page_holds_the_numbers_at_which_it_opens(models: dict[str, Model]) -> None:
+    question = Question("One, <two>", max_new_tokens=6)
+    run, prompt = ask(models["demo-lm"], question, "demo-lm"), len(models["demo-lm"].ids(question.text))
+    weight = run.t["layers.3.attn.pattern"][0, 0, prompt - 1]  # the position that writes the first word
+    walk = f"/api/r/{run.id}/walk?head=0&key={int(weight.argmax())}&layer=3&part=decoder&query={prompt - 1}"
+    assert walk in answers_in(record.record([("demo-lm", question)], models, limit=300_000))
+
+
 def test_a_wrong_answer_would_be_noticed(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     right = record.encode_answer
     monkeypatch.setattr(record, "encode_answer", lambda found: {**right(found), "body": right(found)["body"][:-2]})

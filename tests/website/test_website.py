@@ -1,6 +1,7 @@
 """The site: both languages alike, every number computed, every question answered, no link to nowhere."""
 
 import ast
+import html
 import importlib.util
 import json
 import math
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -18,10 +20,11 @@ from typing import Any
 
 import pytest
 from support import browsing
-from website import course, learning, links, notebooks, offline, questions, repository
+from website import asked, course, learning, links, notebooks, offline, questions, repository
 from website.pages import LANGS, SITE, Site
 from website.widgets import Widgets
 
+import qkv
 from qkv import labs
 
 ROOT = Path(__file__).parents[2]
@@ -150,10 +153,10 @@ def test_a_notebook_runs_and_speaks_both_languages(name: str, capsys: pytest.Cap
 
 
 def test_every_question_is_read_with_both_its_halves() -> None:
-    asked = questions.read_questions()
+    found = asked.read_questions()
     rows = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8").count("| `qkv ")
-    assert len(asked) == rows >= 45
-    for one in asked:
+    assert len(found) == rows >= 45
+    for one in found:
         assert re.search("[一-鿿]", one.zh), one
         assert re.match("[A-Z]", one.en), one
         assert not re.search("[，。？]", one.en), one
@@ -161,12 +164,30 @@ def test_every_question_is_read_with_both_its_halves() -> None:
 
 def test_every_question_leads_to_a_lab_a_panel_or_an_output(tmp_path: Path) -> None:
     site = Site("en", tmp_path, tmp_path)
-    every = questions.list_recorded()
-    for one in questions.read_questions():
+    every = asked.list_recorded()
+    for one in asked.read_questions():
         assert one.lab in labs.list_names() if one.lab else set(questions.find_answer(one)) == set(LANGS), one
-        assert all(panel in questions.PANELS.values() for panel in questions.list_panels(one))
-        assert one.looks in every or not questions.list_panels(one)
+        assert all(panel in asked.PANELS.values() for panel in asked.list_panels(one))
+        assert one.looks in every or not asked.list_panels(one)
         assert set(questions.list_explaining(site, one)) <= set(CHAPTERS)
+
+
+def test_a_panel_opens_at_the_place_of_its_question(tmp_path: Path) -> None:
+    found = {one.number: one for one in asked.read_questions()}
+    walked = next(one for one in found.values() if "--part" in one.words and "encoder" in one.words)
+    place = questions.find_place(walked)
+    model = qkv.load("demo")
+    at = model.tokenizer.pieces(model.ids(walked.words[3])).index("它")
+    assert (place["part"], place["query"]) == ("encoder", at)
+    link = Widgets(Site("en", tmp_path, tmp_path), "questions.md").look("walk", "demo-1", "walk", **place)
+    recorded, computes = (html.unescape(one) for one in re.findall(r'"([^"]*)"', link))
+    assert recorded == "../assets/inside/demo-1.html#panel=walk&lang=en"
+    address, _, said = computes.partition("#")
+    assert address == "../assets/look.html?model=demo"
+    said = dict(urllib.parse.parse_qsl(said))
+    assert json.loads(said.pop("ask")) == {"text": walked.words[3]}
+    assert said == {"panel": "walk", "lang": "en", **{key: str(x) for key, x in place.items()}}
+    assert questions.find_place(next(one for one in found.values() if one.lab)) == {}
 
 
 def test_what_a_command_prints_stands_on_the_page(tmp_path: Path) -> None:
@@ -259,8 +280,8 @@ def test_promised_addresses_are_those_of_what_there_is() -> None:
     promised = {a for a in offline.ADDRESSES.read_text(encoding="utf-8").split() if a not in offline.read_moved()}
     assert {f"labs/{name}.html" for name in labs.list_names()} <= promised
     assert {f"course/{name}.html" for name in CHAPTERS} <= promised
-    asked = {f"questions.html#q-{one.number}" for one in questions.read_questions()}
-    assert asked == {a for a in promised if a.startswith("questions.html#q-")}
+    those = {f"questions.html#q-{one.number}" for one in asked.read_questions()}
+    assert those == {a for a in promised if a.startswith("questions.html#q-")}
 
 
 @pytest.fixture(scope="module")

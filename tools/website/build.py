@@ -13,7 +13,7 @@ from typing import Any
 
 from qkv import cli
 
-from . import course, notebooks, offline, questions, repository, teachers
+from . import asked, course, notebooks, offline, questions, repository, teachers
 from .figures import Drawing
 from .pages import LANGS, ROOT, SITE, Site
 from .widgets import Widgets
@@ -28,9 +28,11 @@ def build_site(aside: Path, folder: Path, live: Path | None, url: str) -> None:
     if live:
         shutil.copytree(live, assets)
     there = live is not None or build_live(assets)
+    if there and (assets / "index.html").is_file():  # not a page of the site's own
+        (assets / "index.html").replace(assets / "look.html")
     with ProcessPoolExecutor(len(LANGS), get_context("spawn")) as pool:
         jobs = [pool.submit(build_language, lang, aside, there) for lang in LANGS]
-        questions.record_pages(assets / "inside")
+        asked.record_pages(assets / "inside")
         notebooks.write_notebooks(assets / "notebooks", url)
         made, *others = (job.result() for job in jobs)
     for lang, built in zip(LANGS[1:], others, strict=True):
@@ -51,7 +53,6 @@ def build_live(folder: Path) -> bool:
               file=sys.stderr)
         return False
     subprocess.run([node, "build.mjs", "live", str(folder)], cwd=WEB, check=True)
-    (folder / "index.html").unlink(missing_ok=True)
     for name in MODELS:
         if cli.main(["convert", name, str(folder / "models" / name), "--to", "web", "--quiet"]):
             raise RuntimeError(f"qkv convert {name} --to web failed")

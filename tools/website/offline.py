@@ -12,7 +12,8 @@ from .pages import LANGS, SITE
 
 MOVED, ADDRESSES = SITE / "moved.toml", SITE / "addresses.txt"
 KEPT = re.compile(r"(html|css|js|/search_index\.json)$")  # what a page needs to be read and searched
-UNASKED = re.compile(r"assets/(inside|notebooks|qkv-live)|search_index\.js$|/lunr/(?!min/lunr\.(multi|stemmer|zh))")
+UNASKED = re.compile(r"assets/(inside|look|notebooks|qkv-live)|search_index\.js$|"
+                     r"/lunr/(?!min/lunr\.(multi|stemmer|zh))")
 STUB = """<!doctype html>
 <html lang="{lang}"><meta charset="utf-8"><meta name="robots" content="noindex"><title>qkv</title>
 <meta http-equiv="refresh" content="0; url={to}"><p><a href="{to}">{to}</a></p></html>

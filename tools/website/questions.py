@@ -2,102 +2,29 @@
 
 import contextlib
 import io
-import re
+import json
 import shlex
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from html import escape
-from pathlib import Path
+from typing import Any
 
-import qkv
 from qkv import cli
-from qkv.explore.question import Question
-from qkv.explore.record import record
 
+from .asked import PANELS, Asked, list_panels, list_recorded, name_page, read_questions
 from .course import find_title, list_chapters, name_labs
-from .pages import ROOT, SITE, Site
+from .pages import SITE, Site
 from .widgets import Widgets
 
-PANELS = {
-    "Heads": "heads", "Proof": "proof", "Guess map": "guess-map", "guess map": "guess-map", "Walk": "walk",
-    "Next word": "next-word", "Who pushed": "parts", "Mask & phase": "mask", "KV cache": "cache",
-    "Alignment": "alignment", "Experts": "experts", "Word shift": "shift", "Cost": "cost", "Compare": "compare",
-}  # fmt: skip
 CHAPTERS = {  # which chapter explains, by a word of the command or by the panel
     "walk": "04_qkv", "heads": "06_heads", "mask": "07_mask", "choices": "10_words", "proof": "05_attention",
     "lens": "08_layers", "parts": "08_layers", "guess-map": "08_layers", "wavefront": "08_layers", "show": "08_layers",
     "routes": "09_ffn", "experts": "09_ffn", "neighbours": "02_embedding", "shift": "02_embedding", "cache": "12_cache",
     "info": "12_cache", "demo-bert": "05_attention", "look": "05_attention",
 }  # fmt: skip
-FIRST = ("demo", "书和茶都在桌上，我看完了它。")
-ENGLISH = re.compile(r"\s(?=[A-Z][^一-鿿？，。：“”]*(?:它[^一-鿿？，。：“”]*)?$)")  # where a row's second half begins
 PICTURES = "--figures"
-BYTES = 3_000_000  # of a recorded page
 MOST = 40  # lines of a command that stand on the page
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One question: its number, its words in two languages, the heading it stands under, panels and command."""
-
-    number: int
-    zh: str
-    en: str
-    heading: tuple[str, str]
-    panel: str
-    command: str
-
-    @property
-    def words(self) -> list[str]:
-        """The command as words."""
-        return shlex.split(self.command)
-
-    @property
-    def lab(self) -> str:
-        """The lab that answers, or nothing."""
-        return self.words[2] if self.words[1] == "lab" else ""
-
-    @property
-    def looks(self) -> tuple[str, str]:
-        """The model and the sentence whose recorded page has the panel."""
-        words = self.words
-        return (words[2], words[3]) if words[1] == "look" and words[3:] and words[3][:2] != "--" else FIRST
-
-
-def read_questions() -> list[Asked]:
-    """The rows of docs/questions.md."""
-    text, found, heading = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8"), list[Asked](), ("", "")
-    for line in text.splitlines():
-        if line.startswith("## "):
-            zh, _, en = line[3:].partition(" · ")
-            heading = (zh.strip(), en.strip())
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(cells) == 3 and cells[2].startswith("`qkv "):
-            asked = cells[0]
-            at = ENGLISH.search(asked)
-            assert at, asked
-            zh, en = asked[: at.start()].strip(), asked[at.end() :].strip()
-            found.append(Asked(len(found) + 1, zh, en, heading, cells[1], cells[2].strip("`")))
-    return found
-
-
-def name_page(model: str, sentence: str, every: list[tuple[str, str]]) -> str:
-    """The name of a recorded page."""
-    return f"{model}-{every.index((model, sentence)) + 1}"
-
-
-def list_recorded() -> list[tuple[str, str]]:
-    """The models and sentences whose recorded pages are needed, the demo's first."""
-    asked = (q.looks for q in read_questions() if list_panels(q))
-    return list(dict.fromkeys([FIRST, *asked]))
-
-
-def list_panels(asked: Asked) -> list[str]:
-    """The panels that a question names, as the page knows them."""
-    places = {asked.panel.find(name): panel for name, panel in PANELS.items() if name in asked.panel}
-    return [panel for _, panel in sorted(places.items())]
 
 
 @cache
@@ -147,12 +74,23 @@ def write_answer(site: Site, place: str, asked: Asked, every: list[tuple[str, st
         yield find_answer(asked)[site.lang] + "\n"
         yield show_pictures(site, place, asked) if PICTURES in asked.words else show_output(site, asked.command)
     links = [widgets.look(site.say("打开面板：", "open the panel: ") + name_panel(site, panel),
-                          name_page(*asked.looks, every), panel) for panel in list_panels(asked)]
+                          name_page(*asked.looks, every), panel, **find_place(asked)) for panel in list_panels(asked)]
     word = site.say("课程", "course")
     links += [f'<a href="{site.html(place, f"course/{name}.md")}">{word} {find_title(site, name)}</a>'
               for name in list_explaining(site, asked)]
     yield f'<p class="ways">{" · ".join([*links, f"<code>{escape(asked.command)}</code>"])}</p>'
     yield ""
+
+
+def find_place(asked: Asked) -> dict[str, Any]:
+    """Where the panels of a question open: the attention, query and key that its command walks through."""
+    if "walk" not in asked.words:
+        return {}
+    found = json.loads(run_command(f"{asked.command} --json", "en"))["readouts"][0]["data"]
+    stack, _, rest = found["path"].rpartition("layers.")
+    layer, _, kind = rest.partition(".")
+    part = "cross" if kind == "cross" else "encoder" if stack == "encoder." else "decoder"
+    return {"part": part, "layer": layer} | {key: found[key] for key in ("head", "query", "key")}
 
 
 def list_explaining(site: Site, asked: Asked) -> list[str]:
@@ -201,13 +139,3 @@ def name_panel(site: Site, panel: str) -> str:
           "shift": "词的移动", "cost": "成本", "compare": "比较"}
     en = {name: words for words, name in PANELS.items() if words[0].isupper()}
     return site.say(zh[panel], en[panel])
-
-
-def record_pages(folder: Path) -> None:
-    """Write the recorded pages (`qkv look --html`) that the questions open."""
-    every = list_recorded()
-    folder.mkdir(parents=True, exist_ok=True)
-    models = {name: qkv.load(name) for name in dict.fromkeys(name for name, _ in every)}
-    for name, sentence in every:
-        made = record([(name, Question(sentence))], {name: models[name]}, limit=BYTES)
-        (folder / f"{name_page(name, sentence, every)}.html").write_text(made, encoding="utf-8")

@@ -3,15 +3,17 @@
 Every widget is plain HTML that can be read without a script; site/assets/course.js makes it move.
 """
 
+import json
 from collections.abc import Sequence
 from html import escape
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from qkv import labs
 from qkv.labs.lab import VERDICTS
 from qkv.plots.forms import Bars, Form, Grid, Lines, Table
 
-from . import learning
+from . import asked, learning
 from .figures import Drawing, cite, render, save_files
 from .pages import Site
 
@@ -196,10 +198,19 @@ class Widgets:
             f'{button}</button><p class="instead">{without} <code>{escape(command)}</code></p></div>'
         )
 
-    def look(self, text: str, name: str, panel: str, **more: object) -> str:
-        """A link into a recorded page (`qkv look --html`), opened at a panel."""
-        said = "&amp;".join(f"{k}={v}" for k, v in {"panel": panel, "lang": self.site.lang, **more}.items())
-        return f'<a href="{self.site.asset(self.page, f"inside/{name}.html")}#{said}">{text}</a>'
+    def look(self, text: str, name: str, panel: str, *, live: bool = True, **place: object) -> str:
+        """A link into a recorded page (`qkv look --html`), at a panel; `live`, into the page that computes, at a place.
+
+        The recorded page opens from a file, too; where course.js finds the models, it takes the other address.
+        """
+        said = {"panel": panel, "lang": self.site.lang}
+        recorded = f'{self.site.asset(self.page, f"inside/{name}.html")}#{urlencode(said)}'
+        if not live or panel not in asked.IN_BROWSER:
+            return f'<a href="{attribute(recorded)}">{text}</a>'
+        model, sentence = asked.find_recorded(name)
+        more = {**said, **place, "ask": json.dumps({"text": sentence}, ensure_ascii=False)}
+        computes = f'{self.site.asset(self.page, "look.html")}?model={model}#{urlencode(more, quote_via=quote)}'
+        return f'<a href="{attribute(recorded)}" data-live="{attribute(computes)}">{text}</a>'
 
     def softmax(self, name: str, words: Sequence[str], logits: Sequence[float]) -> str:
         """The likeliest words of real logits with sliders for temperature and top-p, computed in the browser."""

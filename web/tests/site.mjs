@@ -110,7 +110,8 @@ async function tabbed(path) {
 /** From the page of questions to each answer: what stands there, or one click to a panel that opens where it should. */
 async function asked(path) {
   const page = await visited(path, { viewport: { width: 1280, height: SCREEN } });
-  const panels = await page.locator("article a[href*='inside/']").evaluateAll((all) => all.map((a) => a.href));
+  const computes = await page.locator("meta[name=qkv-live]").count() > 0;
+  const links = await page.locator("article a[href*='inside/'], article a[data-live]").evaluateAll((all) => all.map((a) => [a.href, a.dataset.live ?? ""]));
   const answers = await page.locator("article h3").evaluateAll((all) => all.map((h) => {
     for (let next = h.nextElementSibling; next && !/^H[123]$/.test(next.tagName); next = next.nextElementSibling) {
       if (next.matches(".lab, .said") || next.querySelector("img")) return next.textContent.length + 1;
@@ -118,22 +119,30 @@ async function asked(path) {
     return 0;
   }));
   assert.ok(answers.length >= 45 && answers.every((n) => n > 0), `each question has its answer: ${answers}`);
+  assert.ok(links.every(([to, live]) => !live || /\/look\.html\?/.test(to) === computes), "where the models are, a panel computes");
+  const source = await (await page.request.get(page.url())).text(); // before the script took the other address
+  const recorded = [...source.matchAll(/href="([^"]*inside\/[^"]*)"/g)].map(([, to]) => new URL(to.replaceAll("&amp;", "&"), page.url()).href);
+  const panels = [...new Set([...links.map(([to]) => to), ...recorded])];
   for (const to of panels) {
     await page.goto(to);
     await page.waitForSelector(".panel > *");
-    await page.waitForFunction(() => !document.querySelector(".panel [busy], .panel .waiting"));
-    const wanted = new URLSearchParams(new URL(to).hash.slice(1));
-    const panel = await page.evaluate(() => new URLSearchParams(location.hash.slice(1)).get("panel"));
-    assert.equal(panel, wanted.get("panel"), to);
+    await page.waitForFunction(() => {
+      const root = document.querySelector("#live")?.shadowRoot ?? document;
+      return root.querySelector(".panel > *") && !root.querySelector(".panel [busy], .panel .waiting, .go:disabled");
+    });
+    const wanted = Object.fromEntries(new URLSearchParams(new URL(to).hash.slice(1)));
+    const found = await page.evaluate(() => Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
+    for (const key of ["panel", "part", "layer", "head", "query", "key"]) if (wanted[key]) assert.equal(found[key], wanted[key], `${to}: ${key}`);
+    assert.deepEqual(await page.locator(".trouble").allTextContents(), [], to);
     assert.ok((await page.locator(".panel").innerText()).trim().length > 40, `${to} shows something`);
     await page.goto("about:blank");
   }
   await page.setViewportSize({ width: 390, height: SCREEN });
   await page.goto(panels[0]);
   await page.waitForSelector(".panel > *");
-  await page.waitForFunction(() => document.querySelector(".tabs").getBoundingClientRect().top < innerHeight / 2, null, { timeout: 5000 }); // seen without scrolling
+  await page.waitForFunction(() => (document.querySelector("#live")?.shadowRoot ?? document).querySelector(".tabs").getBoundingClientRect().top < innerHeight / 2, null, { timeout: 5000 }); // seen without scrolling
   await page.context().close();
-  return { answers: answers.length, panels: panels.length };
+  return { answers: answers.length, panels: panels.length, computing: links.filter(([to]) => to.includes("look.html")).length };
 }
 
 /** The search finds a word, in the page's own language. */

@@ -166,10 +166,13 @@ def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
-    """Where the page opens: cross-attention if any, the last layer, a query in the middle, its best key."""
+    """Where the page opens (web/src/app.ts: first): the last layer, the query of the first written word, its best key.
+
+    An encoder has its mask there, and a translation or a text without a mask the query in the middle.
+    """
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
     begin = 0 if part["part"] == "encoder" else resolve.find_run(run.t).calls[0].ids.shape[1] - 1
-    query = (begin + part["queries"] - 1) // 2
+    query = begin if part["part"] == "decoder" else (begin + part["queries"] - 1) // 2
     if part["part"] == "encoder" and len(set(used := mark_usable(run.model, run.t))) == 2:
         query = used.index(True)
     best = int(heads_of(run, part["path_of_layer"][-1])[0].weights(slice(query, query + 1))[0].argmax())
