@@ -40,16 +40,22 @@ def render(forms: Sequence[Form], label: str) -> str:
 
 
 def save_files(forms: Sequence[Form], folder: Path, name: str) -> None:
-    """NAME.svg, whose text stays text, and NAME.png; the same forms give the same bytes."""
+    """NAME.svg, whose text stays text, and NAME.png; the same forms give the same bytes.
+
+    Each is drawn once by its own canvas: `savefig` draws a figure with a layout twice.
+    """
     from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     folder.mkdir(parents=True, exist_ok=True)
     fonts = ["DejaVu Sans", *figure.find_chinese()]
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "qkv", "font.family": fonts}):
         drawn = figure.draw(list(forms))
-        drawn.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        FigureCanvasSVG(drawn).print_svg(folder / f"{name}.svg", metadata={"Date": None})
         drawn.set_layout_engine("none")  # as laid out for the first file
-        drawn.savefig(folder / f"{name}.png", dpi=figure.DPI, metadata={"Software": None})
+        drawn.set_dpi(figure.DPI)
+        FigureCanvasAgg(drawn).print_png(folder / f"{name}.png", metadata={"Software": None})
 
 
 def cite(site: Site, page: str, drawing: Drawing) -> str:
