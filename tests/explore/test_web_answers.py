@@ -11,7 +11,7 @@ from support.web_models import load_unpacked, needs_node, run_node
 
 import qkv
 from qkv.explore import answers
-from qkv.explore.body import to_json_value
+from qkv.explore.body import Query, to_json_value
 from qkv.explore.question import Question, ask
 from qkv.explore.web_model import pack_tensor, unpack_tensors, write_web_model
 
@@ -36,6 +36,11 @@ PATHS = ("meta", "thumbs", "thumbs?sink=0", "attn?layer=1&head=2", "row?layer=2&
          "wavefront", "walk?layer=1&head=2&query=3&key=2", "walk?layer=0&head=0&query=1&key=4", "lens",
          "lens?top=3&own=0", "lens?pos=2", "choices", "parts", "parts?pos=2&by=head&token=40", "parts?token=40&vs=50",
          "choices?pos=2&temperature=0.7&top_k=40&top_p=0.9&min_p=0.02")
+WRITES = ("cache", "shift?pos=1", "shift?pos=3&anchors=tea, book,drink")
+TABLES = ("neighbours?word={w}", "neighbours?n=4&word={w}", "analogy?a={w}&b={x}&c={y}", "cost",
+          "cost?context=4096&batch=8", "cost?dtype=int8&context=16", "cost?dtype=bfloat16")
+WORDS = {"demo": ("书", "茶", "love"), "demo-lm": ("two", "One", "Twinkle"), "demo-bert": ("我", "爱", "苹果"),
+         "demo-moe": ("书", "茶", "book")}
 OF_MODEL = {
     "demo": ("alignment", "alignment?layer=0", "row?part=cross&layer=1&head=3&query=3", "thumbs?part=encoder",
              "attn?part=encoder&layer=0&head=0", "mask?part=cross&layer=1", "thumbs?part=encoder",
@@ -69,6 +74,12 @@ def test_the_browser_answers_what_the_server_answers(tmp_path: Path) -> None:
         write_web_model(qkv.load(name), tmp_path / name, name=name)
         models[name] = load_unpacked(name, tmp_path / name)
     asked: list[Any] = [{"question": q, "paths": [*PATHS, *OF_MODEL.get(q["model"], ())]} for q in QUESTIONS]
+    for one in asked:
+        name = one["question"]["model"]
+        w, x, y = WORDS[name]
+        one["paths"] += [f"/api/{path}&model={name}".format(w=w, x=x, y=y) if "?" in path else
+                         f"/api/{path}?model={name}" for path in TABLES]
+        one["paths"] += [f"shift?pos=2&anchors={w},{x}", *(WRITES if name != "demo-bert" else ())]
     given = {"base": f"file://{tmp_path}", "models": names, "questions": asked}
     (tmp_path / "asked.json").write_text(json.dumps(given))
     run_node("answers.mjs", tmp_path / "asked.json", tmp_path / "answers.json")
@@ -78,11 +89,17 @@ def test_the_browser_answers_what_the_server_answers(tmp_path: Path) -> None:
         run = ask(models[q["model"]], Question.from_json({k: v for k, v in q.items() if k != "model"}), q["model"])
         for path, got in zip(one["paths"], said, strict=True):
             url, where = urlsplit(path), f"{q} {path}"
-            want = answers.answer(run, url.path, dict(parse_qsl(url.query)))
-            keys = {k: v for k, v in to_json_value(want.keys).items() if not (url.path == "meta" and k in FEWER)}
-            if url.path == "parts":  # neurons that pushed nothing stand in any order
+            what, query = url.path.removeprefix("/api/"), dict(parse_qsl(url.query))
+            table = answers.TABLES.get(what)
+            want = table(run.model, Query(query)) if table else answers.answer(run, what, query)
+            keys = {k: v for k, v in to_json_value(want.keys).items() if not (what == "meta" and k in FEWER)}
+            if what == "parts":  # neurons that pushed nothing stand in any order
                 for each in (got, keys):
                     each["parts"] = [p for p in each["parts"] if abs(p["push"]) > 1e-7]
+            for unseen in ("per_token",) if what == "cost" else ("real",) if what == "cache" else ():
+                del keys[unseen]  # which no panel shows
+            for each in (got, keys) if what == "shift" else ():  # an axis may point either way
+                each["path"] = [[abs(x) for x in row] for row in each["path"]]
             faults += list_differences(got, keys, where)
             for name, x in want.arrays.items():
                 mine = torch.tensor(got["arrays"][name]["data"]).view(got["arrays"][name]["shape"])

@@ -12,7 +12,7 @@ const answers = [];
 for (const { question, paths } of questions) {
   const run = await client.run(question);
   const said = [];
-  for (const path of paths) said.push(await client.get(`/api/r/${run}/${path}`).then(plain, (trouble) => ({ trouble: trouble.said })));
+  for (const path of paths) said.push(await client.get(path.startsWith("/") ? path : `/api/r/${run}/${path}`).then(plain, (trouble) => ({ trouble: trouble.said })));
   answers.push(said);
 }
 writeFileSync(process.argv[3], JSON.stringify(answers));

@@ -13,17 +13,22 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from qkv import cost as counts
 from qkv.errors import QkvError
-from qkv.explore.answers import describe_model
+from qkv.explore.answers import cost, describe_model
+from qkv.explore.body import Query
 from qkv.explore.question import kind, max_text_tokens
 from qkv.files import replace_dir, write_text_file
+from qkv.lens.cache_report import attention_variants
 from qkv.model import Model
 from qkv.spec import Stack
 from qkv.specialize.traced import TracedProgram
 from qkv.specialize.typescript import print_typescript, spec_hash
 from qkv.tasks.types import start_ids
 
-FORMAT = 1
+FORMAT = 2
+CONTEXTS = [2**n for n in range(4, 18)]  # those of the panel Cost, besides the model's own
+DTYPES = ("float32", "bfloat16", "int8")
 KEPT = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WebDtype = Literal["fp32", "bf16", "fp16", "int8"]
 
@@ -58,6 +63,7 @@ def write_web_model(
             "eos": list(model.special.eos), "forbid": list(model.special.forbid), "context": spec.context,
             "longest": max_text_tokens(model), "mask": model.tokenizer.mask_id, "unknown": model.tokenizer.unk_id,
             "stacks": {side: describe_embedding(s) for side, s in sides if s},
+            "counts": count_costs(model),
             "about": {**about, "card": {**about["card"], "dtype": dtype}},
         }
         write_text_file(aside / "spec.json", json.dumps(said, ensure_ascii=False, indent=1) + "\n")
@@ -69,6 +75,28 @@ def describe_embedding(s: Stack) -> dict[str, Any]:
     at = s.positions
     return {"scale": s.embed_scale, "positions": at and at.kind, "offset": at.offset if at else 0,
             "layout": at.layout if at else ""}
+
+
+def count_costs(model: Model) -> dict[str, Any]:
+    """What the panels Cost and KV cache say of the model whatever the text: counts from its spec, in fp32 where bytes.
+
+    `reports` has, by number format and context: operations of prefill and decode, bytes of weights, cache, memory, and
+    activations, for one text.
+    """
+    whole = cost(model, Query({"dtype": DTYPES[0]})).keys
+    reports = {
+        dtype: {context: [*found["flops"].values(), *found["bytes"].values()]
+                for context in sorted({*CONTEXTS, whole["context"]})
+                for found in [cost(model, Query({"dtype": dtype, "context": str(context)})).keys]}
+        for dtype in DTYPES
+    }
+    kinds = {} if model.spec.decoder is None else attention_variants(model.spec)
+    size = torch.float32.itemsize
+    return {
+        **{key: whole[key] for key in ("context", "total", "active", "parameters", "shapes")}, "reports": reports,
+        "kinds": {name: counts.count(spec).kv_per_token * size for name, spec in kinds.items()},
+        "memory": counts.count(model.spec).memory_per_token * size if model.encoder_decoder else 0,
+    }
 
 
 def pack_tensor(name: str, x: Tensor, dtype: WebDtype) -> dict[str, Tensor]:

@@ -9,9 +9,11 @@ import { use_simd } from "./simd";
 import { Tokenizer } from "./tokenizer";
 
 /** What spec.json says (src/qkv/explore/web_model.py writes it). */
-export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any>; stacks: Record<string, { scale: number; positions: string | null; offset: number; layout: string }> }
+export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any>; stacks: Record<string, { scale: number; positions: string | null; offset: number; layout: string }>; counts: Counts }
+/** What does not depend on the text (count_costs). */
+export interface Counts { context: number; total: number; active: number; parameters: Record<string, number>; shapes: unknown[]; reports: Record<string, Record<string, number[]>>; kinds: Record<string, number>; memory: number }
 
-const FORMAT = 1;
+const FORMAT = 2;
 const STORE = "qkv-live";
 let simd: Promise<boolean> | null = null;
 

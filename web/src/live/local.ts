@@ -4,6 +4,8 @@
 import { Tensor, best_of, distribution, log_softmax, softmax_row, type Choice } from "../../../src/qkv/specialize/runtime";
 import { Trouble, canonical, type Answer, type Client, type Numbers } from "../client";
 import type { Question } from "../select";
+import { cache, cost } from "./counted";
+import { analogy, neighbours, shift } from "./embeddings";
 import { ask, open_model, type Model, type Run } from "./engine";
 import { parts } from "./parts";
 import { walk } from "./walk";
@@ -11,7 +13,8 @@ import { walk } from "./walk";
 type Query = Record<string, string>;
 const KEPT = 8;
 const THUMB = 24;
-const ELSEWHERE = ["shift", "cache", "proof", "neighbours", "analogy", "cost", "diff"]; // asked for, they say that they need Python
+const ELSEWHERE = ["proof", "diff"]; // asked for, they say that they need Python
+const TABLES: Record<string, (model: Model, query: Query) => Answer> = { neighbours, analogy, cost }; // of a model, whatever the text
 const HIDDEN = ["", "future", "padding", "window", "other document"];
 
 export class LocalClient implements Client {
@@ -34,6 +37,8 @@ export class LocalClient implements Client {
     const { pathname, searchParams } = new URL(path, "page://here");
     const query = Object.fromEntries(searchParams), [, , first, id, what] = pathname.split("/");
     if (first === "about") return this.about(query.model);
+    const table = TABLES[first!];
+    if (table) return table(await this.model(query.model), query);
     if (first !== "r") throw needs_python(first!, this.names[0]!);
     const run = this.runs.get(id!);
     if (!run) throw new Trouble({ zh: "这一次运行已经不在了", en: "this run is gone" }, 404);
@@ -119,7 +124,7 @@ function meta(run: Run): Answer {
     kind: said.kind, model: said.name, encoder: core.encoder ? { tokens: tokens_of(run, run.ids) } : null,
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
     written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
-    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), ...ELSEWHERE],
+    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), "shift", ...Object.keys(TABLES), ...(core.decoder ? ["cache"] : []), ...ELSEWHERE],
     said: [
       ...(missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : []),
       ...(model.again ? [{ zh: "模型的权重上一次没有传完整（校验和不符），已经重新取过", en: "the weights had come incomplete (their hash differed) and were fetched again" }] : []),
@@ -313,4 +318,4 @@ function steps(run: Run, query: Query): Answer {
   return walk({ run, path, layer, dot, stack: part === "encoder" ? core.encoder : core.decoder, part, head, query: q, key: k, reason: severed ? "cut" : HIDDEN[reason(run, part, q, k)]! });
 }
 
-export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, parts: (run, query) => parts(run, position(run, query), query), alignment, routes, words };
+export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, parts: (run, query) => parts(run, position(run, query), query), alignment, routes, words, cache, shift };
