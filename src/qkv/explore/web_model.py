@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv import cost as counts
 from qkv.errors import QkvError
-from qkv.explore.answers import cost, describe_model
+from qkv.explore.answers import LOADS, cost, describe_model
 from qkv.explore.body import Query
 from qkv.explore.question import kind, max_text_tokens
 from qkv.files import replace_dir, write_text_file
@@ -78,22 +78,20 @@ def describe_embedding(s: Stack) -> dict[str, Any]:
 
 
 def count_costs(model: Model) -> dict[str, Any]:
-    """What the panels Cost and KV cache say of the model whatever the text: counts from its spec, in fp32 where bytes.
+    """What the panels Cost and KV cache say of the model whatever the text, counted from its spec.
 
-    `reports` has, by number format and context: operations of prefill and decode, bytes of weights, cache, memory, and
-    activations, for one text.
+    `reports` has by context: operations of prefill and decode, then how many numbers cache, memory and activations
+    hold for one text. A number takes `widths` bytes; `weights` are in bytes, `kinds` and `memory` in bytes of fp32.
     """
-    whole = cost(model, Query({"dtype": DTYPES[0]})).keys
-    reports = {
-        dtype: {context: [*found["flops"].values(), *found["bytes"].values()]
-                for context in sorted({*CONTEXTS, whole["context"]})
-                for found in [cost(model, Query({"dtype": dtype, "context": str(context)})).keys]}
-        for dtype in DTYPES
-    }
+    whole = cost(model, Query({"dtype": "int8"})).keys  # a number is a byte
+    counted = {n: cost(model, Query({"dtype": "int8", "context": str(n)})).keys for n in {*CONTEXTS, whole["context"]}}
+    reports = {n: [*found["flops"].values(), *(found["bytes"][name] for name in LOADS)] for n, found in counted.items()}
     kinds = {} if model.spec.decoder is None else attention_variants(model.spec)
     size = torch.float32.itemsize
     return {
         **{key: whole[key] for key in ("context", "total", "active", "parameters", "shapes")}, "reports": reports,
+        "widths": {dtype: counts.width(dtype) for dtype in DTYPES},
+        "weights": {dtype: counts.count(model.spec).weight_bytes(dtype) for dtype in DTYPES},
         "kinds": {name: counts.count(spec).kv_per_token * size for name, spec in kinds.items()},
         "memory": counts.count(model.spec).memory_per_token * size if model.encoder_decoder else 0,
     }
