@@ -82,8 +82,8 @@ def check_arguments(function: Function) -> Function:
 
 def check_fields(value: Any, where: str) -> None:
     """QkvError for the first field of a dataclass of another type; numbers of numpy become Python's."""
-    for name, hint in read_hints(type(value)).items():
-        given, kind = getattr(value, name), read_kind(hint)
+    for name, kind in read_field_kinds(type(value)):
+        given = getattr(value, name)
         if (plain := as_plain(given)) is not given:
             object.__setattr__(value, name, plain)
         if kind and not kind.fits(plain):
@@ -137,6 +137,12 @@ def read_hints(owner: Any) -> dict[str, Any]:
     names = Names(vars(builtins) | vars(sys.modules[owner.__module__]))
     hints = typing.get_type_hints(owner, localns=names, include_extras=True)
     return {f.name: hints[f.name] for f in fields(owner)} if isinstance(owner, type) else hints
+
+
+@cache
+def read_field_kinds(owner: type) -> tuple[tuple[str, Kind | None], ...]:
+    """What the annotation of each field of a dataclass means."""
+    return tuple((name, read_kind(hint)) for name, hint in read_hints(owner).items())
 
 
 @cache
@@ -207,6 +213,8 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether it is a number that fp32 has; a fraction is none, as torch knows no fractions."""
+    if type(value) is float:  # asking for Real takes ten times as long
+        return abs(value) < MOST
     return is_whole(value) or (isinstance(value, Real) and not isinstance(value, Rational) and abs(float(value)) < MOST)
 
 

@@ -11,6 +11,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from qkv.errors import QkvError, nearest, show_value
@@ -38,7 +39,7 @@ def replace_from_dict(
         some = f"{where}.{next(iter(vars(options)))}=…"
         raise QkvError("{where}: found {values!r}, expected keys in it such as {some}", where=where, values=values,
                        some=some)
-    hints = typing.get_type_hints(type(options))
+    hints = read_types(type(options))
     new: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{where}.{key}" if where else key
@@ -54,6 +55,12 @@ def replace_from_dict(
     return dataclasses.replace(options, **new)  # type: ignore[type-var]
 
 
+@cache
+def read_types(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; nobody may change it."""
+    return typing.get_type_hints(kind)
+
+
 def coerce(kind: Any, value: Any, name: str) -> Any:
     """Convert `value` to `kind`, the type of a field.
 
@@ -66,10 +73,10 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
     if isinstance(value, numbers.Integral) and not -(1 << 63) <= int(value) < 1 << 63:  # neither torch nor TOML has it
         raise QkvError("{name}: found a number of {bits} bits, expected a whole number of at most 63 bits", name=name,
                        bits=int(value).bit_length())
-    shown = show_value(value)
     if origin is Literal:
         if isinstance(value, type(args[0])) and value in args:
             return value
+        shown = show_value(value)
         hint = nearest(value if isinstance(value, str) else shown, map(str, args))
         some = ", ".join(map(str, args))
         raise QkvError("{name}: found {value}, expected one of {some}{hint}", name=name, value=shown, some=some,
@@ -87,13 +94,13 @@ def coerce(kind: Any, value: Any, name: str) -> Any:
         some = '["a", "b"]' if words else "[0, 1]" if args[0] is int else "[0.9, 0.98]"
         text = Message("text or ") if words else Message()
         raise QkvError("{name}: found {value}, expected {text}a list such as {some}", name=name, text=text, some=some,
-                       value=show_value(list(value)) if isinstance(value, tuple) else shown)
+                       value=show_value(list(value) if isinstance(value, tuple) else value))
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         wanted = {float: Message("a number"), int: Message("a whole number"), str: Message("text"),
                   bool: Message("true or false")}.get(kind, kind.__name__)
-        raise QkvError("{name}: found {shown}, expected {wanted}", name=name, shown=shown, wanted=wanted)
+        raise QkvError("{name}: found {shown}, expected {wanted}", name=name, shown=show_value(value), wanted=wanted)
     return value
 
 
@@ -103,7 +110,7 @@ def validate(where: str, options: Any) -> None:
     Raises:
         QkvError: a value is not one of the field's choices or of another type; `where` stands before the key.
     """
-    for key, kind in typing.get_type_hints(type(options)).items():
+    for key, kind in read_types(type(options)).items():
         value = getattr(options, key)
         if (found := coerce(kind, value, f"{where}.{key}")) != value:
             object.__setattr__(options, key, found)

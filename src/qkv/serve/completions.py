@@ -161,9 +161,9 @@ async def write_pieces(
 ) -> AsyncGenerator[Piece]:
     """What is new of each answer, step by step."""
     tools = found.get("tools") and one.template is not None and any(CALL in s for s in one.template.sources.values())
-    answers = [CallReader() if tools else Answer() for _ in asked.list_choices()]
+    answers = [CallReader() if tools else Answer() for _ in range(asked.choices)]
     echo = found.get("echo", False)
-    before = [one.model.text(choice.ids) if echo else "" for choice in asked.list_choices()]
+    before = [one.model.text(ids) if echo else "" for ids in asked.prompts for _ in range(asked.n)]
     if echo and asked.logprobs:
         check_echo(one)
     async with aclosing(write_choices(service, caller, one, asked, keep=found.get("keep", False))) as steps:
@@ -263,7 +263,7 @@ async def complete(
                  else await service.think(read, one, found, service.bounds))
         frame = {"id": form.prefix + caller.id, "object": form.part if stream else form.whole,
                  "created": int(time.time()), "model": one.name}
-        answers = [Answer() for _ in asked.list_choices()]
+        answers = [Answer() for _ in range(asked.choices)]
         async with aclosing(write_pieces(service, caller, one, asked, found)) as pieces:
             async for piece in pieces:
                 answer, first = answers[piece.n], piece.tokens == 0

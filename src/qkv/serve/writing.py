@@ -48,10 +48,15 @@ class Asked:
     logprobs: bool
     whole: bool
 
+    @property
+    def choices(self) -> int:
+        """How many answers there are to be."""
+        return len(self.prompts) * self.n
+
     def list_choices(self) -> list[Request]:
         """The answers in the order of their numbers: each prompt n times, with seeds that follow one another."""
-        return [Request(ids, self.decode, replace(self.options, seed=self.options.seed + i), whole=self.whole)
-                for ids in self.prompts for i in range(self.n)]
+        draws = [self.options, *(replace(self.options, seed=self.options.seed + i) for i in range(1, self.n))]
+        return [Request(ids, self.decode, draw, whole=self.whole) for ids in self.prompts for draw in draws]
 
 
 def read_asked(one: Loaded, found: Mapping[str, Any], prompts: list[list[int]], bounds: Bounds) -> Asked:

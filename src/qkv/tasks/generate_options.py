@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from qkv.errors import QkvError, show_value
@@ -62,14 +63,14 @@ class GenerateOptions(Sampling):
         usual = read_defaults(generation_config, given, start) if asks_model else {}
         if usual:
             try:
-                replace_from_dict(GenerateOptions(), {name: as_plain(value) for name, value in usual.items()})
+                replace_from_dict(make_default(), {name: as_plain(value) for name, value in usual.items()})
             except QkvError as e:
                 raise QkvError("generation_config.json: {e}", code=e.code, e=e) from e
         stop = given.get("stop")
         stop = () if stop is None or (isinstance(stop, str) and not stop) else stop
         options: dict[str, Any] = {**usual, **given, "stop": stop, "json_schema": read_schema(given.get("json_schema"))}
         plain = {name: as_plain(value) for name, value in options.items()}
-        found = replace_from_dict(GenerateOptions(), plain)
+        found = replace_from_dict(make_default(), plain)
         for name in ("beam", "n"):
             if not 1 <= getattr(found, name) <= WIDEST:
                 raise QkvError("{name}: found {value}, expected {wanted}", name=name, value=getattr(found, name),
@@ -85,6 +86,12 @@ class GenerateOptions(Sampling):
         own = {name: getattr(self, name) for name in ("length_penalty", "groups", "diversity_penalty")}
         changes = {name: getattr(self, name) for name in vars(Adjustments())}
         return Search(self.beam, self.n, **own, **changes)
+
+
+@cache
+def make_default() -> GenerateOptions:
+    """The options where nothing is said."""
+    return GenerateOptions()
 
 
 def read_schema(given: Any) -> str:
