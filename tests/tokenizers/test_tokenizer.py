@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from qkv.errors import QkvError
@@ -49,6 +51,28 @@ def test_a_stream_never_gives_half_a_character(lead: bool) -> None:
     assert said == ["", "the" if lead else " the", "cat", "", "", "你", "", "", "", "🦀", ""]
     assert stream.end() == ""
     assert "".join(said) == t.decode(ids) == t.backend.decode(ids)
+
+
+LEVEL = train_vocabulary(["the cat the cat 你"], kind="bpe", size=270)
+WORDS = Tokenizer(tokenizers.Tokenizer(models.WordPiece({w: i for i, w in enumerate(
+    ["[UNK]", "the", "cat", "##s", ".", ",", "你", "##好", " "])}, unk_token="[UNK]")), unk="[UNK]")  # fmt: skip
+WORDS.backend.decoder = decoders.WordPiece()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([fallback(), fallback(lead=False), LEVEL, WORDS]),
+    st.lists(
+        st.one_of(st.integers(0, 265), st.integers(0, 12), st.sampled_from([0xE4 + 3, 0xBD + 3, 0xA0 + 3, 0xF0 + 3])),
+        max_size=24,
+    ),
+    st.integers(0, 24),
+)
+def test_a_stream_goes_on_after_ids_as_if_it_had_said_them(t: Tokenizer, ids: list[int], cut: int) -> None:
+    slow, stream = t.stream(), t.stream(after=ids[:cut])
+    for i in ids[:cut]:
+        slow.push(i)
+    assert [*map(stream.push, ids[cut:]), stream.end()] == [*map(slow.push, ids[cut:]), slow.end()]
 
 
 def test_a_stream_gives_at_the_end_what_stays_half() -> None:

@@ -22,6 +22,7 @@ from qkv.tokenizers import backends, control_tokens, gguf
 from qkv.tokenizers.backends import ROLES, guard_panics
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
+CHARACTER = 4  # bytes of UTF-8 at most
 SOURCES = "source_tokenizer"  # the folder of the source side's, where the sides number their tokens apart
 Side = Literal["source", "target"]
 
@@ -143,8 +144,7 @@ class Tokenizer:
     def stream(self, after: Sequence[int] = ()) -> "Stream":
         """A decoder that is given ids one by one; what it says continues the text of the ids `after` which it comes."""
         stream = Stream(self)
-        for id in after:  # noqa: A001
-            stream.push(id)
+        stream.follow(after)
         return stream
 
     def pieces(self, ids: Sequence[int], *, side: Side = "target") -> list[str]:
@@ -239,6 +239,25 @@ class Stream:
     _said: str = ""
     _began: bool = False
 
+    def follow(self, ids: Sequence[int]) -> None:
+        """Go on after these ids, as if each had been pushed: of bytes, only a last character that is cut matters."""
+        if self.tokenizer.spelling is None:
+            self._ids = list(ids)
+            self._said = self.tokenizer.decode(self._ids).rstrip(" \ufffd")
+            return
+        last = b""
+        for id in reversed(ids):  # noqa: A001
+            last = self._spell(id) + last
+            if len(last) >= CHARACTER:
+                break
+        self._began = bool(self._bytes.decode(last))
+
+    def _spell(self, id: int) -> bytes:  # noqa: A002
+        """The bytes of a token; special ones have none."""
+        t = self.tokenizer
+        known = t.spelling is not None and 0 <= id < t.size and id not in t.special_ids
+        return t.spelling.spell(t.lookup(id) or "") if known and t.spelling else b""
+
     def push(self, id: int | None) -> str:  # noqa: A002
         """The text that this id completes, empty while it is half a character; None gives what was held back."""
         t, final = self.tokenizer, id is None
@@ -250,10 +269,7 @@ class Stream:
             new = new if final else new.rstrip(" \ufffd")
             self._said += new
             return new
-        spelt = b""
-        if id is not None and 0 <= id < t.size and id not in t.special_ids:
-            spelt = t.spelling.spell(t.lookup(id) or "")
-        text = self._bytes.decode(spelt, final)
+        text = self._bytes.decode(b"" if id is None else self._spell(id), final)
         if t.spelling.lead and text and not self._began:
             text = text.removeprefix(" ")
             self._began = True
