@@ -17,6 +17,7 @@ from qkv import cost as counts
 from qkv.errors import QkvError
 from qkv.explore.answers import LOADS, cost, describe_model
 from qkv.explore.body import Query
+from qkv.explore.embeddings import PLAIN
 from qkv.explore.question import kind, max_text_tokens
 from qkv.files import replace_dir, write_text_file
 from qkv.lens.cache_report import attention_variants
@@ -63,7 +64,7 @@ def write_web_model(
             "eos": list(model.special.eos), "forbid": list(model.special.forbid), "context": spec.context,
             "longest": max_text_tokens(model), "mask": model.tokenizer.mask_id, "unknown": model.tokenizer.unk_id,
             "stacks": {side: describe_embedding(s) for side, s in sides if s},
-            "counts": count_costs(model),
+            "counts": count_costs(model), "plain": sorted(PLAIN),
             "about": {**about, "card": {**about["card"], "dtype": dtype}},
         }
         write_text_file(aside / "spec.json", json.dumps(said, ensure_ascii=False, indent=1) + "\n")

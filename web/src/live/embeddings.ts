@@ -5,7 +5,6 @@ import { Trace, type Model, type Run } from "./engine";
 
 type Vector = Float64Array;
 type Query = Record<string, string>;
-const PLAIN = new Set("和 都 在 我 你 他 她 了 的 是 不 很 那 这 the a an and are is was of to in on both i it you he she that this".split(" "));
 const ANCHORS = 8;
 
 const vector = (x: Tensor): Vector => Float64Array.from(x.numbers());
@@ -71,7 +70,7 @@ export function shift(run: Run, query: Query): Answer {
   const { model, trace } = run, both = model.core.encoder && model.core.decoder, read = model.core.encoder ? run.ids : run.read, pos = Number(query.pos ?? 0);
   if (!(Number.isInteger(pos) && pos >= 0 && pos < read.length)) throw new Trouble({ zh: `pos=${query.pos}：应是 0 到 ${read.length - 1} 的整数`, en: `pos=${query.pos}: expected a whole number, 0 to ${read.length - 1}` });
   const tokens = model.tokenizer.pieces(read), typed = (query.anchors ?? "").split(/[,，]/).map((w) => w.trim()).filter(Boolean);
-  const anchors = typed.length ? typed : near_words(tokens, pos);
+  const anchors = typed.length ? typed : near_words(model.said.plain, tokens, pos);
   if (!anchors.length) return { pos, anchors, line: "t" }; // a text of one word: the page says so
   if (anchors.length > ANCHORS) throw new Trouble({ zh: `参照词：写 1 到 ${ANCHORS} 个，用逗号隔开`, en: `anchors: give 1 to ${ANCHORS} words with commas between them` });
   const call = `t.shift(${pos}, ${listed(anchors)}, side=${both ? "'encoder.'" : "''"})`, own = states_at(model, trace, pos), alone = anchors.map((word) => read_alone(model, word));
@@ -97,8 +96,8 @@ function whole_word(text: string): string {
 }
 
 /** The first two words of a text that the one at `at` may move towards: none too plain, no lone letter. */
-function near_words(tokens: { text: string }[], at: number): string[] {
-  const fits = tokens.map((t) => whole_word(t.text)).filter((w, i) => i !== at && ([...w].length > 1 || w > "\u2e80") && !PLAIN.has(w.toLowerCase()));
+function near_words(plain: string[], tokens: { text: string }[], at: number): string[] {
+  const fits = tokens.map((t) => whole_word(t.text)).filter((w, i) => i !== at && ([...w].length > 1 || w > "\u2e80") && !plain.includes(w.toLowerCase()));
   return [...new Set(fits)].slice(0, 2);
 }
 

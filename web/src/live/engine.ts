@@ -8,8 +8,8 @@ import { PROGRAMS } from "./programs";
 import { use_simd } from "./simd";
 import { Tokenizer } from "./tokenizer";
 
-/** What spec.json says (src/qkv/explore/web_model.py writes it). */
-export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any>; stacks: Record<string, { scale: number; positions: string | null; offset: number; layout: string }>; counts: Counts }
+/** What spec.json says (src/qkv/explore/web_model.py writes it); `plain` are words too plain to be anchors. */
+export interface Said extends Special { format: number; name: string; program: string; bytes: number; sha256: string; mask: number | null; unknown: number | null; about: Record<string, any>; stacks: Record<string, { scale: number; positions: string | null; offset: number; layout: string }>; counts: Counts; plain: string[] }
 /** What does not depend on the text (count_costs). */
 export interface Counts { context: number; total: number; active: number; parameters: Record<string, number>; shapes: unknown[]; reports: Record<string, number[]>; widths: Record<string, number>; weights: Record<string, number>; kinds: Record<string, number>; memory: number }
 
