@@ -24,7 +24,7 @@ class ComputeThread(Executor):
     """
 
     def __init__(self) -> None:
-        self.inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.inbox: deque[tuple[Future[Any], Callable[[], Any], bool]] = deque()
         self.runners: list[Runner] = []
         self.open, self.awake = True, threading.Event()
         self.thread: threading.Thread | None = None  # begins with the first call
@@ -37,11 +37,16 @@ class ComputeThread(Executor):
 
     def submit(self, fn: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> "Future[Answer]":
         """What a function gives, called between two steps."""
+        return self.post(partial(fn, *args, **kwargs), late=False)
+
+    def post(self, call: Callable[[], Answer], *, late: bool) -> "Future[Answer]":
+        """As `submit`; what gives a step its work is answered `late`, after that step: whoever wakes up earlier would
+        hold the interpreter's lock when the step wants it."""
         answer: Future[Answer] = Future()
         with self.lock:
             if not self.open:
                 raise QkvError("engine: it is closed and takes no more requests", code="closed")
-            self.inbox.append((answer, partial(fn, *args, **kwargs)))
+            self.inbox.append((answer, call, late))
             if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name="qkv-compute", daemon=True)
                 self.thread.start()
@@ -52,31 +57,38 @@ class ComputeThread(Executor):
         """Work while there is some, sleep while there is none, until `shutdown`."""
         while self.open or self.inbox:
             self.awake.clear()
-            self.answer_calls()
+            late = self.answer_calls()
             busy = [runner.take_turn() for runner in list(self.runners)]
+            for answer, found in late:
+                answer.set_result(found)
             if not any(busy) and self.open and not self.inbox:
                 self.awake.wait()
         for runner in list(self.runners):
             runner.leave()
 
-    def answer_calls(self) -> None:
-        """Make the calls that wait; an error of one is raised to its caller alone."""
+    def answer_calls(self) -> list[tuple[Future[Any], Any]]:
+        """Make the calls that wait, and give what is told late; an error of one is raised to its caller alone."""
+        told_late: list[tuple[Future[Any], Any]] = []
         while self.inbox:
-            answer, call = self.inbox.popleft()
+            answer, call, late = self.inbox.popleft()
             if answer.set_running_or_notify_cancel():
                 try:
                     found = call()
                 except Exception as error:
                     answer.set_exception(error)
                 else:
-                    answer.set_result(found)
+                    if late:
+                        told_late.append((answer, found))
+                    else:
+                        answer.set_result(found)
+        return told_late
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the thread after the calls that wait, or cancel those; requests that still run end as cancelled."""
         with self.lock:
             self.open = False
             if cancel_futures:
-                for answer, _ in list(self.inbox):
+                for answer, *_ in list(self.inbox):
                     answer.cancel()
         self.awake.set()
         if wait and self.thread:

@@ -13,7 +13,7 @@ from qkv.serve import bodies
 from qkv.serve.fields import RequestError, read_fields, require
 from qkv.serve.models import Loaded, refuse_use
 from qkv.serve.service import Caller, Service, Written
-from qkv.serve.worker import Request, read_events
+from qkv.serve.worker import Request, Writing, read_events
 from qkv.serve.writing import Clock, bound_time, limit_tokens
 from qkv.tasks.generate import decode_options, result_of
 from qkv.tasks.generate_options import GenerateOptions
@@ -113,7 +113,8 @@ async def write_translation(
 ) -> Result:
     """The best translations of a text, by beams in the engine."""
     clock = Clock(service.metrics)
-    (writing,) = await one.worker.submit([Request(ids, options, search=search, whole=True)])
+    await one.worker.submit([Request(ids, options, search=search, whole=True)], writings := list[Writing]())
+    (writing,) = writings
     try:
         with bound_time(service, [writing]) as ended:
             async with aclosing(read_events([writing])) as events:

@@ -1,7 +1,7 @@
 """A model in the thread that computes (generation/runner.py), as a loop sees it: it is told what each step wrote.
 
     worker = Worker(engine, asyncio.get_running_loop(), thread)
-    writings = await worker.submit([Request(ids, options, sampling=…)])    # on the loop; checked in the thread
+    await worker.submit([Request(ids, options, sampling=…)], writings)     # on the loop; checked in the thread
     async for n, events in read_events(writings): ...                      # what each step wrote
     await worker.call(model.embed, texts)                                  # between two steps
 """
@@ -10,6 +10,7 @@ import asyncio
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from qkv.errors import QkvError
@@ -92,21 +93,25 @@ class Worker(Runner):
 
     def call(self, function: Callable[..., Answer], *args: Any, **how: Any) -> "asyncio.Future[Answer]":
         """What a function gives, called in the thread between two steps; from the loop."""
+        return self.post(partial(function, *args, **how), late=False)
+
+    def post(self, call: Callable[[], Answer], *, late: bool) -> "asyncio.Future[Answer]":
+        """As ComputeThread.post, from the loop."""
         if not self.open:
             raise QkvError("this model is being unloaded; ask again", code="closed")
-        return asyncio.wrap_future(self.do(function, *args, **how), loop=self.loop)
+        return asyncio.wrap_future(self.thread.post(call, late=late), loop=self.loop)
 
-    async def submit(self, requests: Sequence[Request]) -> list[Writing]:  # type: ignore[override]
-        """Requests that begin together; with an error of `Engine.submit` none of them runs."""
-        found = list[Writing]()
+    async def submit(self, requests: Sequence[Request], found: list[Writing]) -> None:  # type: ignore[override]
+        """Requests that begin together, put into `found`; with an error of `Engine.submit` none of them runs."""
+        whole = all(one.whole for one in requests)  # of which nobody needs to hear before a step
         try:
-            return await self.call(self.begin, requests, found)
+            await self.post(partial(self.begin, requests, found), late=whole)
         except asyncio.CancelledError:
             if self.open:
                 self.do(lambda: [writing.cancel() for writing in found])  # whoever asked has left meanwhile
             raise
 
-    def begin(self, requests: Sequence[Request], found: list[Writing]) -> list[Writing]:
+    def begin(self, requests: Sequence[Request], found: list[Writing]) -> None:
         """Put requests to the engine; in the thread."""
         assert self.engine is not None
         try:
@@ -118,7 +123,6 @@ class Worker(Runner):
             for writing in found:
                 writing.cancel()
             raise
-        return found
 
     def explain(self, error: Exception) -> QkvError:
         """What a client hears; the log has the rest."""

@@ -188,7 +188,7 @@ async def write_choices(
     clock, writings = Clock(service.metrics), list[Writing]()
     choices = asked.list_choices()
     try:
-        writings = await one.worker.submit(choices)
+        await one.worker.submit(choices, writings)
         for n in range(len(writings)):
             yield n, []
         with bound_time(service, writings) as ended:
