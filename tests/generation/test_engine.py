@@ -322,20 +322,20 @@ def test_calls_that_wait_are_cancelled_when_the_thread_ends():
     assert second.cancelled()
 
 
-def test_what_gives_a_step_its_work_is_answered_after_that_step():
+def test_a_deferred_future_is_resolved_after_the_step():
     thread, stepped = ComputeThread(), threading.Event()
     runner = Runner(Engine(model("gqa")), thread)
     step, seen = runner.engine.step, list[bool]()
     runner.engine.step = lambda: (stepped.wait(10), step())[1]
-    begun = thread.post(lambda: runner.engine.submit(PROMPTS[0], ask("gqa", eos=())), late=True)
+    begun = thread.post(lambda: runner.engine.submit(PROMPTS[0], ask("gqa", eos=())), deferred=True)
     with pytest.raises(TimeoutError):
         begun.result(0.3)  # the step waits, and so does the answer
     stepped.set()
     assert begun.result(10).result().tokens
-    wrong = thread.post(lambda: 1 / 0, late=True)
+    wrong = thread.post(lambda: 1 / 0, deferred=True)
     with pytest.raises(ZeroDivisionError):
         wrong.result(10)
-    thread.post(lambda: seen.append(True), late=True).result(10)  # without a step, too
+    thread.post(lambda: seen.append(True), deferred=True).result(10)  # without a step, too
     assert seen == [True]
     thread.shutdown()
 

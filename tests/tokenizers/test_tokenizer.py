@@ -59,16 +59,21 @@ WORDS = Tokenizer(tokenizers.Tokenizer(models.WordPiece({w: i for i, w in enumer
 WORDS.backend.decoder = decoders.WordPiece()
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from([fallback(), fallback(lead=False), LEVEL, WORDS]),
-    st.lists(
-        st.one_of(st.integers(0, 265), st.integers(0, 12), st.sampled_from([0xE4 + 3, 0xBD + 3, 0xA0 + 3, 0xF0 + 3])),
-        max_size=24,
-    ),
-    st.integers(0, 24),
-)
-def test_a_stream_goes_on_after_ids_as_if_it_had_said_them(t: Tokenizer, ids: list[int], cut: int) -> None:
+CHUNKS = {  # ids of words and of characters of several bytes, which a cut may split
+    "sentencepiece": (fallback(), [[1], [259], [260], [261], ids_of("你".encode()), ids_of("🦀".encode()), [3 + 0xF0]]),
+    "no lead": (fallback(lead=False), [[1], [259], [261], ids_of("你".encode()), ids_of("🦀".encode())]),
+    "bytes": (LEVEL, [LEVEL.encode(text, special=False) for text in ("the", " cat", "好", "🦀")]),
+    "asked": (WORDS, [[n] for n in range(10)]),
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_a_stream_goes_on_after_ids_as_if_it_had_said_them(kind: str, data: st.DataObject) -> None:
+    t, chunks = CHUNKS[kind]
+    ids = [i for chunk in data.draw(st.lists(st.sampled_from(chunks), max_size=6)) for i in chunk]
+    cut = data.draw(st.integers(0, len(ids)))
     slow, stream = t.stream(), t.stream(after=ids[:cut])
     for i in ids[:cut]:
         slow.push(i)

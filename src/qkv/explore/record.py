@@ -166,9 +166,9 @@ def list_heads(part: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def choose_opening(run: Run, parts: list[dict[str, Any]]) -> dict[str, str]:
-    """Where the page opens (web/src/app.ts: first): the last layer, the query of the first written word, its best key.
+    """Where the page opens, as `first` in web/src/app.ts: the last layer, a query, and the key it attends to most.
 
-    An encoder has its mask there, and a translation or a text without a mask the query in the middle.
+    The query is the one that writes a decoder's first word, an encoder's mask, or else the one in the middle.
     """
     part = next(p for name in ("cross", "decoder", "encoder") for p in parts if p["part"] == name)
     begin = 0 if part["part"] == "encoder" else resolve.find_run(run.t).calls[0].ids.shape[1] - 1

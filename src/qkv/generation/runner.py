@@ -37,16 +37,18 @@ class ComputeThread(Executor):
 
     def submit(self, fn: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> "Future[Answer]":
         """What a function gives, called between two steps."""
-        return self.post(partial(fn, *args, **kwargs), late=False)
+        return self.post(partial(fn, *args, **kwargs))
 
-    def post(self, call: Callable[[], Answer], *, late: bool) -> "Future[Answer]":
-        """As `submit`; what gives a step its work is answered `late`, after that step: whoever wakes up earlier would
-        hold the interpreter's lock when the step wants it."""
+    def post(self, call: Callable[[], Answer], *, deferred: bool = False) -> "Future[Answer]":
+        """What a call gives, made between two steps; `deferred`, the future is resolved after the step that follows.
+
+        A caller that wakes up before that step holds the GIL while the step needs it.
+        """
         answer: Future[Answer] = Future()
         with self.lock:
             if not self.open:
                 raise QkvError("engine: it is closed and takes no more requests", code="closed")
-            self.inbox.append((answer, call, late))
+            self.inbox.append((answer, call, deferred))
             if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name="qkv-compute", daemon=True)
                 self.thread.start()
@@ -57,9 +59,9 @@ class ComputeThread(Executor):
         """Work while there is some, sleep while there is none, until `shutdown`."""
         while self.open or self.inbox:
             self.awake.clear()
-            late = self.answer_calls()
+            resolved_later = self.answer_calls()
             busy = [runner.take_turn() for runner in list(self.runners)]
-            for answer, found in late:
+            for answer, found in resolved_later:
                 answer.set_result(found)
             if not any(busy) and self.open and not self.inbox:
                 self.awake.wait()
@@ -67,21 +69,21 @@ class ComputeThread(Executor):
             runner.leave()
 
     def answer_calls(self) -> list[tuple[Future[Any], Any]]:
-        """Make the calls that wait, and give what is told late; an error of one is raised to its caller alone."""
-        told_late: list[tuple[Future[Any], Any]] = []
+        """Make the calls that wait; the deferred futures with their results. An error is raised to its caller alone."""
+        resolved_later: list[tuple[Future[Any], Any]] = []
         while self.inbox:
-            answer, call, late = self.inbox.popleft()
+            answer, call, deferred = self.inbox.popleft()
             if answer.set_running_or_notify_cancel():
                 try:
                     found = call()
                 except Exception as error:
                     answer.set_exception(error)
                 else:
-                    if late:
-                        told_late.append((answer, found))
+                    if deferred:
+                        resolved_later.append((answer, found))
                     else:
                         answer.set_result(found)
-        return told_late
+        return resolved_later
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the thread after the calls that wait, or cancel those; requests that still run end as cancelled."""

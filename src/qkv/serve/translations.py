@@ -112,22 +112,22 @@ async def write_translation(
     service: Service, one: Loaded, ids: list[int], options: DecodeOptions, search: Search
 ) -> Result:
     """The best translations of a text, by beams in the engine."""
-    clock = Clock(service.metrics)
-    await one.worker.submit([Request(ids, options, search=search, whole=True)], writings := list[Writing]())
-    (writing,) = writings
+    clock, writings = Clock(service.metrics), list[Writing]()
     try:
-        with bound_time(service, [writing]) as ended:
-            async with aclosing(read_events([writing])) as events:
+        with bound_time(service, writings) as ended:
+            await one.worker.submit([Request(ids, options, search=search, whole=True)], writings)
+            async with aclosing(read_events(writings)) as events:
                 async for _ in events:
                     pass  # beams say nothing until they are done
         if ended:
             raise ended[0]
-        result = result_of(one.model, writing.handle.hypotheses)
+        result = result_of(one.model, writings[0].handle.hypotheses)
         clock.count_tokens(len(result.tokens))
         return result
     finally:
-        writing.cancel()
-        clock.stop(len(ids), [writing.handle.sequence.finish_reason or "cancelled"])
+        for writing in writings:
+            writing.cancel()
+        clock.stop(len(ids), [writing.handle.sequence.finish_reason or "cancelled" for writing in writings])
 
 
 def finish_translation(

@@ -93,19 +93,19 @@ class Worker(Runner):
 
     def call(self, function: Callable[..., Answer], *args: Any, **how: Any) -> "asyncio.Future[Answer]":
         """What a function gives, called in the thread between two steps; from the loop."""
-        return self.post(partial(function, *args, **how), late=False)
+        return self.post(partial(function, *args, **how))
 
-    def post(self, call: Callable[[], Answer], *, late: bool) -> "asyncio.Future[Answer]":
+    def post(self, call: Callable[[], Answer], *, deferred: bool = False) -> "asyncio.Future[Answer]":
         """As ComputeThread.post, from the loop."""
         if not self.open:
             raise QkvError("this model is being unloaded; ask again", code="closed")
-        return asyncio.wrap_future(self.thread.post(call, late=late), loop=self.loop)
+        return asyncio.wrap_future(self.thread.post(call, deferred=deferred), loop=self.loop)
 
     async def submit(self, requests: Sequence[Request], found: list[Writing]) -> None:  # type: ignore[override]
         """Requests that begin together, put into `found`; with an error of `Engine.submit` none of them runs."""
-        whole = all(one.whole for one in requests)  # of which nobody needs to hear before a step
+        whole = all(one.whole for one in requests)  # nothing is sent before they end
         try:
-            await self.post(partial(self.begin, requests, found), late=whole)
+            await self.post(partial(self.begin, requests, found), deferred=whole)
         except asyncio.CancelledError:
             if self.open:
                 self.do(lambda: [writing.cancel() for writing in found])  # whoever asked has left meanwhile

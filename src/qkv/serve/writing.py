@@ -188,10 +188,10 @@ async def write_choices(
     clock, writings = Clock(service.metrics), list[Writing]()
     choices = asked.list_choices()
     try:
-        await one.worker.submit(choices, writings)
-        for n in range(len(writings)):
-            yield n, []
         with bound_time(service, writings) as ended:
+            await one.worker.submit(choices, writings)
+            for n in range(len(writings)):
+                yield n, []
             async with aclosing(read_events(writings)) as events:
                 async for n, new in events:
                     clock.count_tokens(len(new), writings[n].handle.sequence.timing if asked.whole else None)

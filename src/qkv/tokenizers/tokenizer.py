@@ -240,7 +240,7 @@ class Stream:
     _began: bool = False
 
     def follow(self, ids: Sequence[int]) -> None:
-        """Go on after these ids, as if each had been pushed: of bytes, only a last character that is cut matters."""
+        """Continue after these ids as if each had been pushed; of their bytes only a last, incomplete character matters."""
         if self.tokenizer.spelling is None:
             self._ids = list(ids)
             self._said = self.tokenizer.decode(self._ids).rstrip(" \ufffd")
@@ -254,9 +254,10 @@ class Stream:
 
     def _spell(self, id: int) -> bytes:  # noqa: A002
         """The bytes of a token; special ones have none."""
-        t = self.tokenizer
-        known = t.spelling is not None and 0 <= id < t.size and id not in t.special_ids
-        return t.spelling.spell(t.lookup(id) or "") if known and t.spelling else b""
+        t, spelling = self.tokenizer, self.tokenizer.spelling
+        if spelling is None or not 0 <= id < t.size or id in t.special_ids:
+            return b""
+        return spelling.spell(t.lookup(id) or "")
 
     def push(self, id: int | None) -> str:  # noqa: A002
         """The text that this id completes, empty while it is half a character; None gives what was held back."""
