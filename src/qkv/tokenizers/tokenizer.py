@@ -240,7 +240,7 @@ class Stream:
     _began: bool = False
 
     def follow(self, ids: Sequence[int]) -> None:
-        """Continue after these ids as if each had been pushed; of their bytes only a last, incomplete character matters."""
+        """Continue after these ids as if each had been pushed; of their bytes only an unfinished character matters."""
         if self.tokenizer.spelling is None:
             self._ids = list(ids)
             self._said = self.tokenizer.decode(self._ids).rstrip(" \ufffd")
