@@ -19,6 +19,7 @@ CUT = {"part": "cross", "layer": 2, "head": 1}
 EDGE = {"part": "cross", "layer": 1, "head": 3, "query": 3, "key": 2}
 SILENT = {"part": "encoder", "layer": 1, "head": 2}
 INSIDE = {"part": "encoder", "layer": 1, "head": 0, "query": 2, "key": 4}
+LATER = {"part": "decoder", "layer": 1, "head": 0, "query": 5, "key": 2}
 DRAWN = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 7}
 QUESTIONS: list[dict[str, Any]] = [
     {"text": "书和茶都在桌上，我看完了它。", "model": "demo"},
@@ -31,12 +32,18 @@ QUESTIONS: list[dict[str, Any]] = [
     {"text": "Twinkle, twinkle", "model": "demo-lm", "sampling": DRAWN},
     {"text": "我爱[MASK]。", "model": "demo-bert"},
     {"text": "书和茶都在桌上，我喝完了它。", "model": "demo-moe"},
+    {"text": "书和茶都在桌上，我看完了它。", "second": "书和茶都在桌上，我喝完了它。", "model": "demo"},
+    {"text": "One, two, buckle my", "second": "Three, four, open the", "model": "demo-lm"},
+    {"text": "我爱[MASK]。", "second": "他不爱[MASK]了。", "model": "demo-bert"},
+    {"text": "我看完了那本书。", "second": "我喝完了那杯茶。", "model": "demo-moe", "cut": LATER},
 ]
 PATHS = ("meta", "thumbs", "thumbs?sink=0", "attn?layer=1&head=2", "row?layer=2&head=1&query=3", "mask?layer=0",
          "wavefront", "walk?layer=1&head=2&query=3&key=2", "walk?layer=0&head=0&query=1&key=4", "lens",
          "lens?top=3&own=0", "lens?pos=2", "choices", "parts", "parts?pos=2&by=head&token=40", "parts?token=40&vs=50",
          "choices?pos=2&temperature=0.7&top_k=40&top_p=0.9&min_p=0.02")
-WRITES = ("cache", "shift?pos=1", "shift?pos=3&anchors=tea, book,drink")
+WRITES = ("cache", "shift?pos=1", "shift?pos=3&anchors=tea, book,drink", "proof")
+SECOND = ("diff", "patch?layer=0&source=1&pos=2", "patch?layer=3&source=2&pos=2")
+SIDES = {"demo": ("encoder", "decoder"), "demo-lm": ("decoder",), "demo-bert": ("encoder",), "demo-moe": ("decoder",)}
 TABLES = ("neighbours?word={w}", "neighbours?n=4&word={w}", "analogy?a={w}&b={x}&c={y}", "cost",
           "cost?context=4096&batch=8", "cost?dtype=int8&context=16", "cost?dtype=bfloat16")
 WORDS = {"demo": ("书", "茶", "love"), "demo-lm": ("two", "One", "Twinkle"), "demo-bert": ("我", "爱", "苹果"),
@@ -45,11 +52,12 @@ OF_MODEL = {
     "demo": ("alignment", "alignment?layer=0", "row?part=cross&layer=1&head=3&query=3", "thumbs?part=encoder",
              "attn?part=encoder&layer=0&head=0", "mask?part=cross&layer=1", "thumbs?part=encoder",
              "walk?part=cross&layer=2&head=1&query=4&key=3", "walk?part=encoder&layer=1&head=0&query=2&key=0",
-             "parts?pos=3&by=neuron&layer=1&token=book&vs=tea"),
+             "parts?pos=3&by=neuron&layer=1&token=book&vs=tea", "proof?side=cross", "proof?side=decoder",
+             "proof?side=encoder&ask=书"),
     "demo-lm": ("parts?pos=3&by=neuron&layer=2",), "demo-bert": ("parts?pos=1&by=neuron&layer=0",),
     "demo-moe": ("routes", "routes?layer=3"),
 }
-FEWER = ("question", "how", "said", "check", "checks", "panels", "second", "model", "ms", "cut", "text", "full",
+FEWER = ("question", "how", "said", "check", "checks", "panels", "model", "ms", "cut", "text", "full",
          "line")
 ROUGH = {"u8": 1.01, "f": 2e-4}  # a byte is rounded; a chance or a score of fp32 sums in another order
 
@@ -79,6 +87,9 @@ def test_the_browser_answers_what_the_server_answers(tmp_path: Path) -> None:
         w, x, y = WORDS[name]
         one["paths"] += [f"/api/{path}&model={name}".format(w=w, x=x, y=y) if "?" in path else
                          f"/api/{path}?model={name}" for path in TABLES]
+        if "second" in one["question"]:
+            moved = [f"patch?part={side}&layer=2&source=3&pos=3" for side in SIDES[name]]
+            one["paths"] = ["meta", *SECOND, *moved]
         one["paths"] += [f"shift?pos=2&anchors={w},{x}", *(WRITES if name != "demo-bert" else ())]
     given = {"base": f"file://{tmp_path}", "models": names, "questions": asked}
     (tmp_path / "asked.json").write_text(json.dumps(given))

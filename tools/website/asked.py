@@ -16,7 +16,6 @@ PANELS = {
     "Next word": "next-word", "Who pushed": "parts", "Mask & phase": "mask", "KV cache": "cache",
     "Alignment": "alignment", "Experts": "experts", "Word shift": "shift", "Cost": "cost", "Compare": "compare",
 }  # fmt: skip
-IN_BROWSER = frozenset(PANELS.values()) - {"proof", "compare"}
 FIRST = ("demo", "书和茶都在桌上，我看完了它。")
 ENGLISH = re.compile(r"\s(?=[A-Z][^一-鿿？，。：“”]*(?:它[^一-鿿？，。：“”]*)?$)")  # where a row's second half begins
 BYTES = 3_000_000  # of a recorded page

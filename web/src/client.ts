@@ -45,12 +45,15 @@ export function decode(body: ArrayBuffer): Answer {
   return { ...header, arrays };
 }
 
+/** Who waits for an answer: told which share of the work is done (0 to 1); work that nobody wants any more stops. */
+export interface Watch { share(done: number): void; wanted(): boolean }
+
 /** Who answers the page: a server (below), or the model itself in the browser (live/local.ts). */
 export interface Client {
   /** Whether this page is a recording, which takes no new sentence. */
   readonly recorded: boolean;
-  /** The answer to a canonical path. */
-  get(path: string): Promise<Answer>;
+  /** The answer to a canonical path; long work tells `watch` how far it is. */
+  get(path: string, watch?: Watch): Promise<Answer>;
   /** Starts a run and gives its name. */
   run(question: Question): Promise<string>;
   /** Asks that a run which learns be watched with a text too. */

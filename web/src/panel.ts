@@ -4,7 +4,7 @@
  * light DOM, so look.css holds for them; a panel may import its own .css. Words come from words.ts only. */
 import { LitElement, html, nothing, noChange, type TemplateResult } from "lit";
 import { property, state } from "lit/decorators.js";
-import { canonical, Trouble, type Answer, type Client, type Value } from "./client";
+import { canonical, Trouble, type Answer, type Client, type Value, type Watch } from "./client";
 import { written, type Question, type Selection } from "./select";
 import type { Key } from "./words";
 
@@ -66,6 +66,7 @@ export abstract class Panel extends LitElement {
   @property({ attribute: false }) page!: Page;
   @state() private answers: Record<string, Answer> = {};
   @state() private troubles: Record<string, Trouble> = {};
+  @state() private underway: Record<string, number> = {}; // of work that tells how far it is
   private asked: Asked = {};
   private drawn = false;
   private whole: Selection | null = null;
@@ -103,13 +104,15 @@ export abstract class Panel extends LitElement {
       if (path === this.asked[name]) continue;
       delete this.answers[name];
       delete this.troubles[name];
+      delete this.underway[name];
       if (path) this.fetch(name, path);
     }
     this.asked = wanted;
   }
 
   private fetch(name: string, path: string): void {
-    this.page.client.get(path).then(
+    const watch: Watch = { share: (done) => (this.underway = { ...this.underway, [name]: done }), wanted: () => this.isConnected && this.asked[name] === path };
+    this.page.client.get(path, watch).then(
       (answer) => {
         if (this.asked[name] === path) this.answers = { ...this.answers, [name]: answer };
       },
@@ -132,7 +135,14 @@ export abstract class Panel extends LitElement {
     if (ready) [this.drawn, this.whole] = [true, this.page.state];
     // the picture before stays until the new one is whole: nothing jumps, and what was typed wrong can be typed again
     const body = ready ? this.view(this.answers) : this.drawn ? noChange : trouble ? nothing : html`<p class="waiting" role="status">${this.t("waiting")}</p>`;
-    return html`${trouble ? this.failed(trouble) : nothing}${body}`;
+    return html`${trouble ? this.failed(trouble) : nothing}${ready || trouble ? nothing : this.bar()}${body}`;
+  }
+
+  /** How far long work is, where some is under way. */
+  private bar(): unknown {
+    const shares = Object.keys(this.asked).filter((name) => name in this.underway).map((name) => this.underway[name]!);
+    const done = shares.reduce((sum, x) => sum + x, 0) / shares.length;
+    return shares.length ? html`<p class="note"><progress max="1" .value=${done} aria-label=${this.t("waiting")}></progress> ${Math.round(100 * done)} %</p>` : nothing;
   }
 
   /** What went wrong, and where the selection is another one than that of the last whole picture, the way back. */

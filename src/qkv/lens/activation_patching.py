@@ -1,6 +1,6 @@
 """What a state of one run does in another run: activation patching (Vig et al. 2020; Meng et al. 2022)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qkv.core.model import Transformer
 from qkv.lens.edge_ablation import Case, score_answers
@@ -29,7 +29,7 @@ def patch_activation(core: Transformer, donor: Case, case: Case, *, name: str, s
     Activation patching (Vig et al. 2020; Meng et al. 2022). The donor's number is how likely the donor itself finds
     the case's target token at its own `at`. For an encoder alone a case's `source` is what it reads, [MASK] and all.
     """
-    asked = Case(donor.source, (*donor.target[: donor.at], case.target[case.at]), donor.at)
+    asked = replace(donor, target=(*donor.target[: donor.at], case.target[case.at]))
     with Recording(core, save=[name]) as t:
         there, _ = score_answers(core, [asked])
     state = t[name][..., source : source + 1, :]

@@ -1,7 +1,7 @@
 /** A model in the browser: fetched once, checked and kept; a question to it becomes a run with everything it computed.
  *
  * Words are written first, then read once more with the cache, token by token, while taps record, as the server does. */
-import { Cache, Reader, Tensor, beam, cat, load_weights, read_safetensors, tensor, write, zeros, LOWEST, type Module, type Special, type Tap } from "../../../src/qkv/specialize/runtime";
+import { Cache, Reader, Tensor, beam, best_of, cat, load_weights, read_safetensors, tensor, write, zeros, LOWEST, type Module, type Special, type Tap } from "../../../src/qkv/specialize/runtime";
 import { Trouble } from "../client";
 import type { Question } from "../select";
 import { PROGRAMS } from "./programs";
@@ -86,34 +86,40 @@ async function is_whole(body: ArrayBuffer, { bytes, sha256 }: Said): Promise<boo
   return Array.from(hash, (b) => b.toString(16).padStart(2, "0")).join("") === sha256;
 }
 
+/** Changes what a tap carries; `begin` is the position of its first row. */
+export type Change = (key: string, x: Tensor, begin: number) => Tensor;
+
+/** What a question cuts: one head silenced, or one edge of it, whose score falls to the lowest number. */
+function cuts_of(model: Model, cut: Question["cut"]): Change[] {
+  if (!cut) return [];
+  const { head, query, key: seen } = cut, path = model.parts.find((p) => p.part === cut.part)?.paths[cut.layer];
+  return [(key, x, begin) => {
+    if (key !== `${path}.${query === undefined ? "z" : "score"}`) return x;
+    const copy = new Tensor(x.numbers().slice(), x.shape), [rows, heads, count, wide] = x.shape as [number, number, number, number];
+    for (let b = 0; b < rows; b++) {
+      const at = (b * heads + head) * count * wide;
+      if (query === undefined) copy.data.fill(0, at, at + count * wide);
+      else if (query >= begin && query < begin + count && seen! < wide) copy.data[at + (query - begin) * wide + seen!] = LOWEST;
+    }
+    return copy;
+  }];
+}
+
 /** Everything that a pass computed, by name: pieces of a cached pass are put together where they are read. */
 export class Trace {
   private readonly pieces = new Map<string, Tensor[]>();
   private readonly whole = new Map<string, Tensor>();
 
-  /** A tap that records; where a question cuts a head or an edge, it changes what goes on. */
-  tap(cut?: Question["cut"], path = ""): Tap {
-    const rows = new Map<string, number>();
+  /** A tap that records; `changes` come first, and what they give goes on. */
+  tap(changes: Change[] = []): Tap {
+    const seen = new Map<string, number>();
     return (module, name, x) => {
-      const key = `${module.path ? `${module.path}.` : ""}${name}`;
-      if (cut && module.path === path) x = this.changed(x, name, cut, rows);
+      const key = `${module.path ? `${module.path}.` : ""}${name}`, begin = seen.get(key) ?? 0;
+      if (changes.length) seen.set(key, begin + x.shape.at(-2)!);
+      for (const change of changes) x = change(key, x, begin);
       this.pieces.set(key, [...(this.pieces.get(key) ?? []), x]);
       return x;
     };
-  }
-
-  /** One head silenced, or one edge of it: its score falls to the lowest number before the softmax. */
-  private changed(x: Tensor, name: string, cut: NonNullable<Question["cut"]>, rows: Map<string, number>): Tensor {
-    if (name !== (cut.query === undefined ? "z" : "score")) return x;
-    const begin = rows.get(name) ?? 0, count = x.shape[2]!;
-    rows.set(name, begin + count);
-    const copy = new Tensor(x.numbers().slice(), x.shape), wide = x.shape[3]!;
-    for (let b = 0; b < x.shape[0]!; b++) {
-      const head = (b * x.shape[1]! + cut.head) * count * wide;
-      if (cut.query === undefined) copy.data.fill(0, head, head + count * wide);
-      else if (cut.query >= begin && cut.query < begin + count && cut.key! < wide) copy.data[head + (cut.query - begin) * wide + cut.key!] = LOWEST;
-    }
-    return copy;
   }
 
   keep(name: string, x: Tensor): void {
@@ -138,35 +144,52 @@ export class Trace {
   }
 }
 
-export interface Run { id: string; model: Model; question: Question; ids: number[]; read: number[]; given: number; written: { id: number; p: number; forced: boolean }[]; trace: Trace; ms: number }
+/** One text in one model: what was read and written, and what the pass over both computed. */
+export interface Pass { model: Model; question: Question; text: string; ids: number[]; read: number[]; given: number; written: { id: number; p: number; forced: boolean }[]; trace: Trace }
+/** A question with its answer: the pass over the text, and over the second text where one was given. */
+export interface Run extends Pass { id: string; second: Pass | null; ms: number }
 
 /** Puts a question to a model. */
 export function ask(model: Model, question: Question, id: string): Run {
-  const { said, core, tokenizer } = model, began = performance.now(), ids = tokenizer.encode(question.text.trim());
-  if (!question.text.trim() || !ids.length) throw new Trouble({ zh: "没有文字：写一句话", en: "there is no text: write a sentence" });
+  const began = performance.now(), first = read_text(model, question.text, question), second = question.second ? read_text(model, question.second, question) : null;
+  return { ...first, id, second, ms: performance.now() - began };
+}
+
+/** One text, continued or translated, and traced; `more` is changed beside what the question cuts. */
+export function read_text(model: Model, given: string, question: Question, more: Change[] = []): Pass {
+  const { said, core, tokenizer } = model, text = given.trim(), ids = tokenizer.encode(text);
+  if (!text || !ids.length) throw new Trouble({ zh: "没有文字：写一句话", en: "there is no text: write a sentence" });
   if (said.longest !== null && ids.length > said.longest) throw new Trouble({ zh: `这段文字有 ${ids.length} 个词元，这个模型最多读 ${said.longest} 个：请写短一些`, en: `this text has ${ids.length} tokens, and this model reads at most ${said.longest}: write less` });
-  const path = question.cut && model.parts.find((p) => p.part === question.cut!.part)?.paths[question.cut.layer];
-  const trace = new Trace(), common = { id, model, question, ids, trace };
+  const changes = [...cuts_of(model, question.cut), ...more], trace = new Trace(), common = { model, question, text, ids, trace };
   if (said.kind === "encoder") {
     const one = tensor(ids, [1, ids.length]);
-    core.forward(one, trace.tap(question.cut, path), new Cache());
-    if (core.labels) trace.keep("labels.out", core.classify(one, new Trace().tap(question.cut, path)));
-    return { ...common, read: ids, given: ids.length, written: [], ms: performance.now() - began };
+    core.forward(one, trace.tap(changes), new Cache());
+    if (core.labels) trace.keep("labels.out", core.classify(one, new Trace().tap(changes)));
+    return { ...common, read: ids, given: ids.length, written: [] };
   }
   const both = said.kind === "encoder-decoder", force = question.force ?? [];
   const most = question.max_new_tokens ?? (both ? undefined : 12);
   const edge = question.cut?.query !== undefined && question.cut.part !== "encoder";
   const width = question.sampling || edge ? 1 : (question.beam ?? (both ? 4 : 1));
-  const reader = new Reader(core, said, new Trace().tap(question.cut, path));
+  const reader = new Reader(core, said, new Trace().tap(changes));
   const choice = { ...question.sampling, force, max_new_tokens: most, beam: width, length_penalty: both ? 0.6 : 0 };
   const ended = force.length > 0 && said.eos.includes(force.at(-1)!);
   const best = ended ? { tokens: [], logprobs: [] } : width > 1 ? beam(reader, ids, choice)[0]! : write(reader, ids, choice);
-  const tokens = [...force, ...best.tokens], again = new Reader(core, said, trace.tap(question.cut, path));
+  const tokens = [...force, ...best.tokens], again = new Reader(core, said, trace.tap(changes));
   const forced = force.length < tokens.length ? force : force.slice(0, -1);
   again.begin(ids, tokens.slice(0, -1)); // the last token is not read: nothing was said after it
   const start = both ? said.start : [...ids, ...(said.kind === "prefix" ? said.start : [])];
   return {
-    ...common, read: [...start, ...tokens.slice(0, -1)], given: start.length + forced.length, ms: performance.now() - began,
+    ...common, read: [...start, ...tokens.slice(0, -1)], given: start.length + forced.length,
     written: tokens.map((token, i) => ({ id: token, p: i < force.length ? 1 : Math.exp(best.logprobs[i - force.length]!), forced: i < force.length })),
   };
+}
+
+/** What was written, or the text with its blanks filled in. */
+export function output_of({ model, ids, written, trace }: Pass): string {
+  const { said, core, tokenizer } = model;
+  if (core.decoder) return tokenizer.decode(written.map((w) => w.id).filter((id) => !said.eos.includes(id)));
+  if (!core.head || !ids.includes(said.mask ?? -1)) return "";
+  const logits = trace.get("logits").index(0);
+  return tokenizer.decode(ids.map((id, i) => (id === said.mask ? best_of(logits.index(i).numbers(), 1)[0]! : id)));
 }

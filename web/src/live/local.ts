@@ -1,19 +1,24 @@
 /** A client that computes: the model runs in this page and answers what the server answers (src/qkv/explore/answers.py).
  *
- * What needs Python (training, cutting every edge, gradients, big models) says so and names the command. */
+ * What needs Python (training, gradients, big models) says so and names the command. */
 import { Tensor, best_of, distribution, log_softmax, softmax_row, type Choice } from "../../../src/qkv/specialize/runtime";
-import { Trouble, canonical, type Answer, type Client, type Numbers } from "../client";
+import { Trouble, canonical, type Answer, type Client, type Numbers, type Watch } from "../client";
 import type { Question } from "../select";
+import { diff, patch } from "./compare";
 import { cache, cost } from "./counted";
 import { analogy, neighbours, shift } from "./embeddings";
-import { ask, open_model, type Model, type Run } from "./engine";
+import { ask, open_model, output_of, type Model, type Run } from "./engine";
 import { parts } from "./parts";
+import { proof } from "./proof";
 import { walk } from "./walk";
 
 type Query = Record<string, string>;
+type Maker = (run: Run, query: Query, watch?: Watch) => Answer | Promise<Answer>;
+/** Long work, and who waits for it. */
+interface Work { answer: Promise<Answer>; watches: Watch[] }
 const KEPT = 8;
 const THUMB = 24;
-const ELSEWHERE = ["proof", "diff"]; // asked for, they say that they need Python
+const LONG = ["proof"]; // begun once, and kept as long as its run
 const TABLES: Record<string, (model: Model, query: Query) => Answer> = { neighbours, analogy, cost }; // of a model, whatever the text
 const HIDDEN = ["", "future", "padding", "window", "other document"];
 
@@ -21,6 +26,7 @@ export class LocalClient implements Client {
   readonly recorded = false;
   private readonly models = new Map<string, Promise<Model>>();
   private readonly runs = new Map<string, Run>();
+  private readonly works = new Map<string, Work>();
 
   /** `base` holds a folder for each of the models; the first is the one that the page opens with. */
   constructor(private readonly base: string, private readonly names: string[]) {}
@@ -33,7 +39,7 @@ export class LocalClient implements Client {
     return known;
   }
 
-  async get(path: string): Promise<Answer> {
+  async get(path: string, watch?: Watch): Promise<Answer> {
     const { pathname, searchParams } = new URL(path, "page://here");
     const query = Object.fromEntries(searchParams), [, , first, id, what] = pathname.split("/");
     if (first === "about") return this.about(query.model);
@@ -44,7 +50,21 @@ export class LocalClient implements Client {
     if (!run) throw new Trouble({ zh: "这一次运行已经不在了", en: "this run is gone" }, 404);
     const made = ANSWERS[what!];
     if (!made) throw needs_python(what!, run.model.said.name);
-    return made(run, query);
+    return LONG.includes(what!) ? this.begin(path, watch, (all) => made(run, query, all)) : made(run, query);
+  }
+
+  /** Long work is begun once for all who wait for it; it goes on as long as one of them does. */
+  private begin(path: string, watch: Watch | undefined, make: (all: Watch) => Answer | Promise<Answer>): Promise<Answer> {
+    const known = this.works.get(path);
+    if (known) {
+      if (watch) known.watches.push(watch);
+      return known.answer;
+    }
+    const watches = watch ? [watch] : [], wanted = (): boolean => !watch || watches.some((w) => w.wanted());
+    const answer = Promise.resolve(make({ wanted, share: (done) => watches.forEach((w) => w.share(done)) }));
+    this.works.set(path, { answer, watches });
+    answer.catch(() => this.works.delete(path)); // begun anew next time
+    return answer;
   }
 
   async run(question: Question): Promise<string> {
@@ -53,7 +73,7 @@ export class LocalClient implements Client {
     if (!this.runs.has(id)) {
       await new Promise((go) => setTimeout(go)); // the page shows that it works before it does
       this.runs.set(id, ask(model, question, id));
-      for (const old of this.runs.keys()) if (this.runs.size > KEPT) this.runs.delete(old);
+      for (const old of this.runs.keys()) if (this.runs.size > KEPT) this.forget(old);
     }
     return id;
   }
@@ -68,6 +88,7 @@ export class LocalClient implements Client {
 
   forget(run: string): void {
     this.runs.delete(run);
+    for (const path of [...this.works.keys()]) if (path.startsWith(`/api/r/${run}/`)) this.works.delete(path);
   }
 
   private async about(name?: string): Promise<Answer> {
@@ -109,22 +130,19 @@ const source_ids = (run: Run): number[] => run.ids;
 
 function meta(run: Run): Answer {
   const { model, question, trace } = run, { said, core } = model, both = said.kind === "encoder-decoder";
-  const output = run.written.map((w) => w.id).filter((id) => !said.eos.includes(id));
   const written = tokens_of(run, run.written.map((w) => w.id)).map((t, i) => ({ ...t, p: run.written[i]!.p, forced: run.written[i]!.forced }));
-  const logits = core.head ? trace.get("logits").index(0) : null;
-  const filled = said.mask !== null && logits ? run.ids.map((id, i) => (id === said.mask ? best_of(logits.index(i).numbers(), 1)[0]! : id)) : run.ids;
   const parts = model.parts.map(({ part, paths }) => {
     const [, heads, queries, keys] = trace.get(`${paths[0]}.pattern`).shape, groups = trace.get(`${paths[0]}.k_pre`).shape[1];
     return { part, path_of_layer: paths, layers: paths.length, heads, groups, queries, keys };
   });
   const labels = trace.has("labels.out") ? softmax(trace.get("labels.out").numbers()).map((p, i) => [said.about.labels[i], p]) : null;
-  const missing = run.ids.includes(said.unknown ?? -1);
+  const missing = [run, run.second].some((one) => one?.ids.includes(said.unknown ?? -1));
   return {
-    question, text: question.text.trim(), output: said.kind === "encoder" ? (filled === run.ids || !run.ids.includes(said.mask ?? -1) ? "" : model.tokenizer.decode(filled)) : model.tokenizer.decode(output),
+    question, text: run.text, output: output_of(run),
     kind: said.kind, model: said.name, encoder: core.encoder ? { tokens: tokens_of(run, run.ids) } : null,
     decoder: core.decoder ? { tokens: tokens_of(run, run.read), prompt: run.given, phases: run.read.map((_, i) => (i < run.given ? "prefill" : "decode")) } : null,
-    written, labels, second: null, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
-    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), "shift", ...Object.keys(TABLES), ...(core.decoder ? ["cache"] : []), ...ELSEWHERE],
+    written, labels, second: run.second && { text: run.second.text, output: output_of(run.second) }, parts, cut: question.cut ?? null, full: true, check: null, checks: {},
+    panels: ["translate", "words", "attn", "walk", "mask", "wavefront", ...(core.head ? ["lens", "choices", "parts"] : []), ...(both ? ["alignment"] : []), ...(routers(run).length ? ["routes"] : []), "shift", ...Object.keys(TABLES), ...(core.decoder ? ["cache", "proof"] : []), ...(run.second ? ["diff"] : [])],
     said: [
       ...(missing ? [{ zh: "有的词不在词表里，模型只看到一个“未知”记号", en: "some words are not in the vocabulary: the model sees a mark for the unknown" }] : []),
       ...(model.again ? [{ zh: "模型的权重上一次没有传完整（校验和不符），已经重新取过", en: "the weights had come incomplete (their hash differed) and were fetched again" }] : []),
@@ -318,4 +336,4 @@ function steps(run: Run, query: Query): Answer {
   return walk({ run, path, layer, dot, stack: part === "encoder" ? core.encoder : core.decoder, part, head, query: q, key: k, reason: severed ? "cut" : HIDDEN[reason(run, part, q, k)]! });
 }
 
-export const ANSWERS: Record<string, (run: Run, query: Query) => Answer> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, parts: (run, query) => parts(run, position(run, query), query), alignment, routes, words, cache, shift };
+export const ANSWERS: Record<string, Maker> = { meta, thumbs, attn, row, walk: steps, mask, wavefront, lens, choices, parts: (run, query) => parts(run, position(run, query), query), alignment, routes, words, cache, diff, patch, proof, shift };
