@@ -45,7 +45,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def test_every_view_of_every_model_and_bad_input(address: str, tmp_path: Path) -> None:
     found = browsed("computing.mjs", address)
-    assert set(found) == {"load", "again"}
+    assert set(found) == {"load", "again", "proof"}
 
 
 def test_the_first_load_is_small(address: str, tmp_path: Path) -> None:

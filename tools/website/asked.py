@@ -18,7 +18,7 @@ PANELS = {
 }  # fmt: skip
 FIRST = ("demo", "书和茶都在桌上，我看完了它。")
 ENGLISH = re.compile(r"\s(?=[A-Z][^一-鿿？，。：“”]*(?:它[^一-鿿？，。：“”]*)?$)")  # where a row's second half begins
-BYTES = 3_000_000  # of a recorded page
+BYTES = 2_000_000  # of a recorded page, which is read where nothing can be computed: from a file
 
 
 @dataclass(frozen=True)
