@@ -214,7 +214,7 @@ async def compare_alone(given: Any, port: int, asked: list[Ask], replies: list[R
     return {"compared": len(sample), "same": same}
 
 
-def measure_overhead(given: Any, port: int, rounds: int) -> dict[str, Any]:
+def measure_overhead(given: Any, port: int, tokens: int, rounds: int) -> dict[str, Any]:
     """Milliseconds of a request on an open connection beside the engine's own call; each is first half the time."""
     env = {**os.environ, **SPINS, "OMP_NUM_THREADS": str(given.threads)}
     own = subprocess.Popen([sys.executable, "-c", OWN, given.model, given.dtype], stdin=subprocess.PIPE,
@@ -232,11 +232,11 @@ def measure_overhead(given: Any, port: int, rounds: int) -> dict[str, Any]:
 
     def call_engine(body: dict[str, Any]) -> float:
         assert own.stdout is not None
-        print([body["prompt"], given.tokens], file=own.stdin, flush=True)
+        print([body["prompt"], tokens], file=own.stdin, flush=True)
         return float(own.stdout.readline())
 
     for n in range(-2, rounds):
-        body = Ask(0.0, 16, given.tokens, 1000 + n).body(given.vocabulary, stream=False)
+        body = Ask(0.0, 16, tokens, 1000 + n).body(given.vocabulary, stream=False)
         for name, each in sorted({"server": call, "engine": call_engine}.items(), reverse=bool(n % 2)):
             took = each(body)
             seconds[name] += [took] if n >= 0 else []
@@ -246,7 +246,7 @@ def measure_overhead(given: Any, port: int, rounds: int) -> dict[str, Any]:
     ours, theirs = seconds["server"], seconds["engine"]
     extra = [a - b for a, b in zip(ours, theirs, strict=True)]
     spread = statistics.stdev(extra) / len(extra) ** 0.5
-    return {"tokens": given.tokens, "pairs": rounds, "server_ms": round(1e3 * middle(ours), 2),
+    return {"tokens": tokens, "pairs": rounds, "server_ms": round(1e3 * middle(ours), 2),
             "engine_ms": round(1e3 * middle(theirs), 2), "extra_ms": round(1e3 * middle(extra), 2),
             "extra_ms_standard_error": round(1e3 * spread, 2),
             "extra_share": round(middle(extra) / middle(theirs), 4)}  # fmt: skip
@@ -288,7 +288,8 @@ def main() -> None:
     part = min(10.0, seconds / 2)
     found: dict[str, Any] = {"load_before": [round(x, 1) for x in os.getloadavg()]}
     with serving(given, rows=given.rows, queue=4 * given.rows) as (port, process):
-        found["overhead"] = measure_overhead(given, port, 3 if given.smoke else 20 * given.rounds)
+        rounds = 3 if given.smoke else 20 * given.rounds
+        found["overhead"] = {f"{n}_tokens": measure_overhead(given, port, n, rounds) for n in (1, given.tokens)}
         capacity = 0.0
         for each in (part, max(part, seconds / 10)):  # of lengths as in the replay, which depend on it
             drawn = draw_other_texts(trace[-round(0.8 * (capacity or 2.0) * seconds):])

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.adapt import native, onednn_linear, row_layers, row_products
+from qkv.adapt import native, onednn_linear, quantise, row_layers, row_products
 
-fits = onednn_linear.fits(torch.zeros(1, dtype=torch.bfloat16))
-able = pytest.mark.skipif(not fits, reason="no bf16 products in oneDNN here")
+able = pytest.mark.skipif(not onednn_linear.has_bf16_products(), reason="no bf16 products in oneDNN here")
 
 
 def pair(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
@@ -79,6 +78,38 @@ def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
     assert gap(plain, copy.deepcopy(packed), x) <= 2**-8
     assert gap(copy.deepcopy(plain).float(), copy.deepcopy(packed).float(), x.float()) == 0
     assert repr(packed).startswith("Packed(in_features=96, out_features=160")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("native_too", [True, False])
+def test_where_the_processor_does_not_multiply_bf16_many_rows_are_multiplied_in_fp32(
+    native_too: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn_linear, "has_bf16_products", lambda: False)
+    if not native_too:
+        monkeypatch.setattr(native, "library", lambda: None)
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 1210, bias=bias).to(torch.bfloat16)
+    x, exact = torch.randn(2, 50, 96).bfloat16(), copy.deepcopy(layer).double()
+    assert onednn_linear.pack_weights(layer) == 1
+    widened, real = list[int](), onednn_linear.multiply_widened
+    monkeypatch.setattr(onednn_linear, "multiply_widened", lambda *a: (widened.append(1), real(*a))[1])
+    with torch.inference_mode():
+        got, want = layer(x), exact(x.double())
+        assert widened == [1]
+        assert got.dtype == torch.bfloat16
+        assert (got.double() - want).abs().max() <= 2**-8 * want.abs().max()  # rounded once
+    layer(x).sum().backward()
+    assert widened == [1]
+    assert layer.weight.grad is not None
+    quantised = nn.Sequential(nn.Linear(96, 1210, bias=bias).to(torch.bfloat16))
+    for kind in ("int8", "int4"):
+        core = nn.ModuleDict({"decoder": nn.ModuleDict({"layers": copy.deepcopy(quantised)})})
+        quantise.quantise(core, kind)
+        (few,) = quantise.find_quantised(core).values()
+        with torch.inference_mode():
+            want = nn.functional.linear(x.double(), few.weight.double(), few.bias.double() if bias else None)
+            assert (few(x).double() - want).abs().max() <= 2**-7 * want.abs().max(), kind
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -223,6 +254,7 @@ def test_other_precisions_and_other_layers_are_left_alone(monkeypatch: pytest.Mo
 
 def test_where_two_copies_would_fill_the_memory_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16)
+    monkeypatch.setattr(onednn_linear, "has_bf16_products", lambda: True)
     monkeypatch.setattr(onednn_linear, "read_memory_size", lambda: 4 * 64 * 64 * 2 - 1)
     assert onednn_linear.pack_weights(layers) == 0
     assert type(layers[0]) is nn.Linear

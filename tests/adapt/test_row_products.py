@@ -97,9 +97,9 @@ def test_without_a_compiler_there_is_none(fresh):
 @able
 @pytest.mark.parametrize(
     ("file", "right", "wrong"),
-    [("row_products.c", "b++, w += block", "b++, w += block - 1"),
-     ("row_products.c", "* (kind == INT8 ? job->scale[i + r] : 1.0f)", ""),
-     ("row_products.c", "y += job->bias ?", "y -= job->bias ?"),
+    [("row_products.c", "b++, w += block, x32", "b++, w += block - 1, x32"),
+     ("row_products.c", "sum * (kind == INT8 ? job->scale[i] : 1.0f)", "sum"),
+     ("row_products.c", "y + (job->bias ?", "y - (job->bias ?"),
      ("row_products.c", "int64_t n = job->n, each", "int64_t n = job->n - 1, each"),
      ("row_ops.c", "/ (float)job->n + job->eps", "/ (float)job->n"),
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
@@ -113,6 +113,38 @@ def test_without_a_compiler_there_is_none(fresh):
      ("vectors.h", "0.693359375f", "0.693f")],
 )
 def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
+    found = find_changed(fresh, tmp_path, "portable", file, right, wrong)  # the quickest to compile
+    assert isinstance(found, Message)
+    assert {"kind", "name"} & set(found.fields)
+
+
+@able
+@pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="this CPU has no AVX2")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("127.0f / top", "126.0f / top"), ("top / 127.0f + add", "top / 126.0f + add"),
+     ("_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)", "_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)"),
+     ("if (kind == Q4_0) fours = ", "if (kind == Q4_1) fours = "), ("0.125f * add_eight", "0.25f * add_eight"),
+     ("_mm_srli_epi16(pairs, 4), pairs)", "pairs, _mm_srli_epi16(pairs, 4))"),
+     ("FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q)", "y"), ("w += block, x += wide", "w += block, x += 1"),
+     ("if (kind != INT8) by = ", "if (kind == Q8_0) by = ")],
+)
+def test_a_wrong_kernel_of_bytes_does_not_count(fresh, tmp_path, right, wrong):
+    found = find_changed(fresh, tmp_path, "avx2", "row_products.c", right, wrong)
+    assert isinstance(found, Message)
+    assert "kind" in found.fields
+
+
+@able
+@pytest.mark.parametrize("isa", ["portable", "avx2"])
+def test_a_right_kernel_counts_wherever_it_is_compiled(fresh, tmp_path, isa):
+    if isa == "avx2" and not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        pytest.skip("this CPU has no AVX2")
+    assert isinstance(find_changed(fresh, tmp_path, isa, "", "", ""), native.Library)
+
+
+def find_changed(fresh, tmp_path, isa, file, right, wrong):
+    """The library of a changed source, compiled for `isa`."""
     for path in (*native.INCLUDED, native.SOURCE):
         text = path.read_text(encoding="utf-8")
         assert path.name != file or text.count(right) == 1
@@ -120,10 +152,22 @@ def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
     fresh.setattr(native, "INCLUDED", tuple(tmp_path / path.name for path in native.INCLUDED))
     fresh.setattr(native, "SOURCE", tmp_path / native.SOURCE.name)
     fresh.setattr(native, "ALWAYS", tuple("-O0" if flag == "-O3" else flag for flag in native.ALWAYS))
-    fresh.setitem(native.FLAGS, native.choose_isa(), native.FLAGS["portable"])  # the quickest to compile
-    found = native.find_library()
-    assert isinstance(found, Message)
-    assert {"kind", "name"} & set(found.fields)
+    fresh.setitem(native.FLAGS, native.choose_isa(), native.FLAGS[isa])
+    return native.find_library()
+
+
+@pytest.mark.parametrize("kind", ["int8", "Q8_0", "Q4_0", "Q4_1"])
+def test_what_is_not_finite_stays_so(kind):
+    if here is None:
+        pytest.skip("no compiler, or switched off")
+    weight, scale = draw_matrix(kind, 7, 96, torch.Generator().manual_seed(2))
+    for bad in (torch.nan, torch.inf):
+        x = torch.ones(2, 96, dtype=torch.bfloat16)
+        x[0, 40] = bad
+        got = multiply(here, x, Matrix(kind, weight, scale))
+        assert not got[0].isfinite().any()
+        assert got[1].isfinite().all()
+    assert not multiply(here, torch.zeros(1, 96, dtype=torch.bfloat16), Matrix(kind, weight, scale)).any()
 
 
 @able

@@ -166,7 +166,7 @@ def test_one_query_that_leans_to_distances_of_its_own_by_head() -> None:
 def test_in_bf16_few_is_nearer_to_the_truth_than_its_own_rounding(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "has_amx", lambda: False)
+    monkeypatch.setattr(kernels, "has_unit", lambda name: name == "avx512_bw")
     for name, mask in MASKS.items():
         q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
         low = [t.bfloat16() for t in (q, k, v)]
@@ -180,8 +180,22 @@ def test_where_the_processor_has_amx_long_rows_take_the_fused_kernel(monkeypatch
     q, k, v, _, at, step = setting(MASKS["full"], 6, False, False, 4)
     plain = AttentionBias(None, causal=False)
     for keys, amx, kernel in ((10, False, kernels.in_blocks), (10, True, kernels.sdpa), (4, True, kernels.in_blocks)):
-        monkeypatch.setattr(kernels, "has_amx", lambda amx=amx: amx)
+        monkeypatch.setattr(kernels, "has_unit", lambda name, amx=amx: amx or name == "avx512_bw")
         few = q.bfloat16(), k[:, :, :keys].bfloat16(), v[:, :, :keys].bfloat16()
         assert torch.equal(kernels.attend(*few, plain, at, step), kernel(*few, plain, at, step))
         other = {kernels.in_blocks, kernels.sdpa} - {kernel}
         assert not torch.equal(kernels.attend(*few, plain, at, step), other.pop()(*few, plain, at, step))
+
+
+@pytest.mark.parametrize("groups", [6, 2])
+def test_where_the_processor_does_not_multiply_bf16_attention_is_in_fp32(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "has_unit", lambda name: False)
+    for name, mask in MASKS.items():
+        q, k, v, hidden, at, step = setting(mask, groups, False, False, 4)
+        low = [t.bfloat16() for t in (q, k, v)]
+        exact = attend(*(t.float() for t in low), hidden, at, step)
+        got = kernels.attend(*low, hidden, at, step)
+        assert got.dtype == torch.bfloat16
+        assert (got.float() - exact).abs().max() <= 2**-8 * exact.abs().max(), name  # rounded once

@@ -4,6 +4,8 @@ In bf16, for inference, they keep a second copy of their weights in the processo
 faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one, which our own kernel reads as fast without a copy where
 there is a compiler. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's MKL uses half of the width: 1.1
 times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the gradients as well (bench/training_speed.py).
+Where the processor does not multiply bf16, many rows are multiplied in fp32: PyTorch's own loop takes 4 to 10 times
+as long.
 A token of each of a few texts is multiplied by row_products.c, which adds up a row in one order in any company; MKL
 does not. Names, parameters and checkpoints stay as they are.
 """
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from qkv.adapt import native, row_products
 
 ROWS = 32  # the order is made for so many; it was the same for every number tried
+WIDENED = 16  # rows from which on bf16 is multiplied in fp32, where the processor does not multiply it
 LEAST = 1 << 20  # numbers of weights times rows: with fewer, oneDNN's bookkeeping costs more than it saves in fp32
 
 
@@ -80,21 +83,36 @@ class Product(torch.autograd.Function):
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [... D] @ weight.T + bias, weight [E D]: by oneDNN in fp32, with so many rows, where that is the faster way."""
+    """x [... D] @ weight.T + bias, weight [E D]; of many rows by oneDNN, or of bf16 in fp32, where that is faster."""
     # a graph holds PyTorch's own products; autocast narrows and torch.func transforms those, and nothing else
     if (
         torch.compiler.is_compiling()
-        or not x.dtype == weight.dtype == torch.float32
+        or x.dtype != weight.dtype
         or not x.device.type == weight.device.type == "cpu"
         or x.numel() * len(weight) < LEAST
-        or not is_mkl_slow()
         or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         or torch.is_autocast_enabled("cpu")
     ):
         return F.linear(x, weight, bias)
+    if x.dtype != torch.float32:
+        many = x.numel() >= WIDENED * x.shape[-1] and not torch.is_grad_enabled()
+        wide = many and x.dtype == torch.bfloat16 and not has_bf16_products()
+        return (multiply_widened if wide else F.linear)(x, weight, bias)
+    if not is_mkl_slow():
+        return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return Product.apply(x, weight, bias)  # type: ignore[no-any-return]
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def multiply_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of bf16 numbers in fp32, rounded to bf16 once."""
+    wide, added = x.float(), None if bias is None else bias.float()
+    found = native.library() if weight.is_contiguous() and row_products.fits_kernels("bf16", weight.shape[1]) else None
+    if found is None:
+        return multiply(wide, weight.float(), added).to(x.dtype)
+    with row_products.unpack_for_now(found, "bf16", weight, None, torch.float32) as numbers:
+        return multiply(wide, numbers, added).to(x.dtype)
 
 
 def pack_weights(core: nn.Module) -> int:
@@ -104,7 +122,7 @@ def pack_weights(core: nn.Module) -> int:
     in bf16 would take more than half of the machine's memory.
     """
     found = [m for m in core.modules() if type(m) is nn.Linear and fits(m.weight)]
-    copied = [m.weight for m in found if m.weight.dtype == torch.bfloat16]
+    copied = [m.weight for m in found if m.weight.dtype == torch.bfloat16 and has_bf16_products()]
     if copied and 4 * sum(w.numel() * w.element_size() for w in copied) > read_memory_size():
         return 0
     for module in found:
@@ -113,12 +131,10 @@ def pack_weights(core: nn.Module) -> int:
 
 
 def fits(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies by such a weight on this machine, and faster."""
+    """Whether there is a faster way than PyTorch's own to multiply by such a weight on this machine."""
     if weight.device.type != "cpu":
         return False
-    if weight.dtype == torch.float32:
-        return is_mkl_slow()
-    return weight.dtype == torch.bfloat16 and has_bf16_products()
+    return is_mkl_slow() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and has_operations()
 
 
 @cache

@@ -87,6 +87,10 @@ class Quantised(nn.Linear):
         found, dtype = native.library(), self.like.dtype
         if not found or dtype not in (torch.float32, torch.bfloat16):
             return F.linear(x, self.weight, self.bias)
+        if dtype == torch.bfloat16 and not onednn_linear.has_bf16_products():
+            with row_products.unpack_for_now(found, self.kind, *self.stored_bytes(), torch.float32) as weight:
+                added = None if self.bias is None else self.bias.float()
+                return onednn_linear.multiply(x.float(), weight, added).to(dtype)
         with row_products.unpack_for_now(found, self.kind, *self.stored_bytes(), dtype) as weight:
             return onednn_linear.multiply(x, weight, self.bias)
 
@@ -111,7 +115,8 @@ class RoundedHead(nn.Linear):
         out = multiply_few(input, Matrix("int8", held, scale, self.bias)) if few else None
         if out is not None:
             return out
-        return F.linear(input, row_products.open_matrix("int8", held, scale).to(weight.dtype), self.bias)
+        opened = row_products.open_matrix("int8", held, scale).to(weight.dtype)
+        return onednn_linear.multiply(input, opened, self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rounded": None}  # a copied layer rounds its own

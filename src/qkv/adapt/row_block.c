@@ -69,7 +69,7 @@ typedef struct {
   int64_t count;
   Ask number;
   Barrier barrier;
-  int32_t failed;
+  int32_t alone, failed; /* alone: there is one row */
 } BlockTeam;
 
 static void add_columns(const Block *b, const void *x, const void *more, void *to, int64_t number, int64_t threads) {
@@ -82,7 +82,7 @@ static void add_columns(const Block *b, const void *x, const void *more, void *t
 static void lay_out_each(Job *jobs, int64_t count, uint8_t *scratch, int64_t each) {
   for (int64_t n = 0; n < count; n++) {
     if (n && jobs[n].kind == jobs[n - 1].kind) { jobs[n].x = jobs[n - 1].x; continue; }
-    lay_out(jobs + n, jobs[n].narrow && IN_PAIRS(jobs[n].kind), scratch + n * each);
+    lay_out(jobs + n, scratch + n * each);
     jobs[n].x = scratch + n * each;
   }
 }
@@ -112,6 +112,11 @@ static void wait_for_all(const BlockTeam *team) {
   if (team->barrier) team->barrier();
 }
 
+/* Between parts that one thread does where there is one row: they are too small to be shared, and it need not wait. */
+static void wait_for_small(const BlockTeam *team) {
+  if (!team->alone) wait_for_all(team);
+}
+
 /* Products from job `first` on, which read the same x. */
 static void multiply_jobs(const BlockTeam *team, int first, int count, int64_t thread, int64_t threads) {
   Block *b = team->block;
@@ -127,34 +132,43 @@ static void add_update(const BlockTeam *team, const void *x, int job, const Norm
   const Block *b = team->block;
   if (norm->weight) {
     norm_rows(norm, b->rows * thread / threads, b->rows * (thread + 1) / threads);
-    wait_for_all(team);
+    wait_for_small(team);
   }
   add_columns(b, x, b->jobs[job].out, to, thread, threads);
 }
 
-static void run_block(BlockTeam *team, int64_t thread, int64_t threads) {
-  Block *b = team->block;
-  int64_t first = b->rows * thread / threads, end = b->rows * (thread + 1) / threads, parts = b->gate.n / LANES;
-  norm_rows(b->norms, first, end);
-  wait_for_all(team);
-  multiply_jobs(team, 0, 3, thread, threads);
+/* What stands between the products for queries and keys and attention itself. */
+static void place_keys(const BlockTeam *team, int64_t first, int64_t end) {
+  const Block *b = team->block;
   for (int64_t r = first; r < end; r++) norm_heads(b, r);
   if (b->turn.cos) rotate_rows(&b->turn, first, end);
   for (int64_t r = first; r < end; r++) store_row(b, r);
+}
+
+static void run_block(BlockTeam *team, int64_t thread, int64_t threads) {
+  Block *b = team->block;
+  /* the small parts: of all rows among all threads, or of one row by the first thread, to which the layout falls too */
+  int64_t own = team->alone ? 0 : thread, of = team->alone ? 1 : threads, busy = !team->alone || thread == 0;
+  int64_t first = b->rows * own / of, end = busy ? b->rows * (own + 1) / of : first, parts = b->gate.n / LANES;
+  norm_rows(b->norms, first, end);
+  wait_for_small(team);
+  multiply_jobs(team, 0, 3, thread, threads);
+  place_keys(team, first, end);
   wait_for_all(team);
   if (attend_share(&b->attend, thread, threads)) team->failed = 1;
   wait_for_all(team);
   multiply_jobs(team, 3, 1, thread, threads);
-  add_update(team, b->x, 3, b->norms + 2, (void *)b->norms[1].x, thread, threads);
-  wait_for_all(team);
+  if (busy) add_update(team, b->x, 3, b->norms + 2, (void *)b->norms[1].x, own, of);
+  wait_for_small(team);
   norm_rows(b->norms + 1, first, end);
-  wait_for_all(team);
+  wait_for_small(team);
   multiply_jobs(team, 4, b->gate.up ? 2 : 1, thread, threads);
-  for (int64_t r = 0; r < b->rows; r++)
-    gate_columns(&b->gate, r, parts * thread / threads * LANES, parts * (thread + 1) / threads * LANES);
-  wait_for_all(team);
+  for (int64_t r = 0; r < b->rows && busy; r++)
+    gate_columns(&b->gate, r, parts * own / of * LANES, parts * (own + 1) / of * LANES);
+  wait_for_small(team);
   multiply_jobs(team, 6, 1, thread, threads);
-  add_update(team, b->norms[1].x, 6, b->norms + 3, b->x, thread, threads);
+  if (busy) add_update(team, b->norms[1].x, 6, b->norms + 3, b->x, own, of);
+  wait_for_small(team);
 }
 
 static void run_blocks(void *given) {
@@ -163,7 +177,6 @@ static void run_blocks(void *given) {
   for (int64_t n = 0; n < all->count; n++) {
     team.block = all->block + n;
     run_block(&team, thread, threads);
-    wait_for_all(&team);
   }
   if (team.failed) all->failed = 1;
 }
@@ -178,7 +191,7 @@ int64_t qkv_block_scratch(Block *block) {
 /* x through `count` blocks that have it and their scratch memory in common; 0 where it was done. */
 int qkv_blocks(Block *blocks, int64_t count, Fork fork, Ask number, Barrier barrier, int64_t threads) {
   for (int64_t n = 0; n < count; n++) connect_parts(blocks + n);
-  BlockTeam team = {blocks, count, threads > 1 ? number : 0, threads > 1 ? barrier : 0, 0};
+  BlockTeam team = {blocks, count, threads > 1 ? number : 0, threads > 1 ? barrier : 0, blocks->rows == 1, 0};
   if (threads > 1) fork(run_blocks, &team, (unsigned)threads, 0);
   else run_blocks(&team);
   return team.failed;

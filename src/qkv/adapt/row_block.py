@@ -138,8 +138,13 @@ class Prepared:
                 and list(map(Tensor.data_ptr, self.tensors)) == self.addresses)
 
 
-def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Tensor | None) -> Keys | None:
-    """Where one more token of each row is stored, and what it reads; None where the cache cannot say it."""
+def find_keys(
+    cache: Cache, layer: int, rows: int, window: int | None, bias: Tensor | None, known: dict[Any, Places]
+) -> Keys | None:
+    """Where one more token of each row is stored, and what it reads; None where the cache cannot say it.
+
+    `known` are the places of other layers of this step, which often are the same.
+    """
     if place_rows := getattr(cache, "place_rows", None):
         # of pages a row reads what its window leaves; what differs by head is not said here
         return place_rows(layer, window) if bias is None or bias.shape[1] == 1 else None
@@ -148,10 +153,14 @@ def find_keys(cache: Cache, layer: int, rows: int, window: int | None, bias: Ten
     if pair is None or start >= pair[0].shape[2]:
         return None
     k, v = pair
-    (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = k.stride(), v.stride()
+    strides = k.stride(), v.stride()
+    if same := known.get((start, *strides)):
+        return Keys(k, v, same, bias)
+    (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = strides
     starts = range(0, rows * k_row, k_row), range(0, rows * v_row, v_row)
     to = [at + start * k_step for at in starts[0]], [at + start * v_step for at in starts[1]]
-    return Keys(k, v, Places(starts, [start + 1] * rows, to, (k_step, v_step, k_group, v_group)), bias)
+    places = known[start, *strides] = Places(starts, [start + 1] * rows, to, (k_step, v_step, k_group, v_group))
+    return Keys(k, v, places, bias)
 
 
 class Angles:
@@ -225,7 +234,7 @@ def check_library(found: Library) -> None:
     want = y + row_ops.norm(found, down, weights[3], norm)
     cache = Static(1)
     cache.buffers[0], cache.filled[0] = (k, v), past
-    keys = find_keys(cache, 0, rows, None, None)
+    keys = find_keys(cache, 0, rows, None, None, {})
     assert keys is not None
     norms = [NormWeights(norm, weight) for weight in weights]
     prepared = Prepared(found, [Parts(0, attn, ffn, norms, matrices, ())], rows=rows)

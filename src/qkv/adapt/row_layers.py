@@ -16,12 +16,13 @@ from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
 from qkv.adapt.quantise import FEW, Quantised
-from qkv.adapt.row_block import Angles, NormWeights, Parts, Prepared, find_keys, note_stored, step_blocks
+from qkv.adapt.row_block import Angles, NormWeights, Parts, Places, Prepared, find_keys, note_stored, step_blocks
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.ffn import Ffn
+from qkv.core.kernels import has_unit
 from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
@@ -84,9 +85,9 @@ class RowBlock(Block):
         prepared = self.prepare(found, blocks, x)
         if prepared is None:
             return None
-        attns, cache = prepared.attns, step.cache
+        attns, cache, known = prepared.attns, step.cache, dict[Any, Places]()
         keys = [one for layer, s in attns
-                if (one := find_keys(cache, layer, len(x), s.mask.window, step.mask[s.mask].bias))
+                if (one := find_keys(cache, layer, len(x), s.mask.window, step.mask[s.mask].bias, known))
                 and one.k.dtype == x.dtype]
         if len(keys) < len(attns):
             return None
@@ -259,8 +260,10 @@ def name_kernels() -> dict[str, str]:
     found = native.library()
     most = row_products.MOST
     small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
+    if not has_unit("avx512_bw"):
+        most = {**most, "bf16": most["int8"]}
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
-    packed = "oneDNN" if onednn_linear.fits(torch.empty(0, dtype=torch.bfloat16)) else "F.linear"
+    packed = "oneDNN" if onednn_linear.has_bf16_products() else "F.linear in fp32"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}
     said = {"linear_bf16": own["bf16"] + packed,
             "linear_fp32": own["fp32"] + ("oneDNN" if onednn_linear.fits(torch.empty(0)) else "F.linear")}

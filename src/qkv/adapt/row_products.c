@@ -6,7 +6,9 @@
      Q4_0  blocks of 32: an fp16 scale, 16 bytes whose low halves are numbers 0-15 and whose high halves are 16-31, plus 8
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
-   result in any company. Where the processor multiplies bf16 and x is bf16, whole numbers become bf16 too: it has them. */
+   result in any company. Where x is bf16 and the processor multiplies bf16, whole numbers become bf16 too: it has them.
+   Where it does not, but has AVX2, each 32 numbers of such an x become bytes with a scale to be multiplied with whole
+   numbers: in fp32 such a processor would take five times as long as memory does. */
 
 #include "vectors.h"
 
@@ -14,6 +16,15 @@
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
+enum { SINGLE, IN_PAIRS, IN_BYTES }; /* how x is laid out: numbers of fp32, pairs of bf16, or blocks of bytes */
+#if defined(__AVX512BF16__)
+#define LAID(kind) ((kind) == FP32 ? SINGLE : IN_PAIRS) /* of an x in bf16 */
+#elif LANES >= 8
+#define LAID(kind) ((kind) < INT8 ? SINGLE : IN_BYTES)
+#else
+#define LAID(kind) SINGLE
+#endif
+int qkv_laid(int kind) { return LAID(kind); }
 
 typedef struct {
   const uint8_t *weight;
@@ -95,7 +106,6 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
 }
 
 #if defined(__AVX512BF16__)
-#define IN_PAIRS(kind) ((kind) != FP32)
 /* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and they have their scale: each is
    looked up among the sixteen that there can be, rounded as where a matrix is unpacked. */
 INLINE vec list_numbers(int kind, const uint8_t *at) { /* the sixteen values of a 4-bit block */
@@ -126,13 +136,103 @@ INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
   at += kind == Q8_0 ? 2 : 0;
   return _mm512_cvtne2ps_pbh((__m512)read_int8(at + 16), (__m512)read_int8(at));
 }
-#else
-#define IN_PAIRS(kind) 0
+#endif
+
+#if LANES >= 8
+/* 32 numbers of x as bytes of a scale; eight times the sum of each four bytes, as Q4_0 stands eight too high; and the sum
+   of the numbers, in the first lane. */
+typedef struct {
+  int8_t x[32];
+  int32_t eight[8];
+  float sum[8], scale, spare[7];
+} Bytes;
+
+INLINE void write_bytes(const uint16_t *low, Bytes *to) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  __m256 x[4], most = _mm256_setzero_ps(), bad = most; /* bad: NaN where one is not finite, else 0 */
+  for (int p = 0; p < 4; p++) {
+    x[p] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(low + 8 * p))), 16));
+    most = _mm256_max_ps(most, _mm256_andnot_ps(sign, x[p]));
+    bad = _mm256_fmadd_ps(x[p], _mm256_setzero_ps(), bad);
+  }
+  float lanes[8], top = 0;
+  _mm256_storeu_ps(lanes, most);
+  for (int i = 0; i < 8; i++) top = lanes[i] > top ? lanes[i] : top;
+  const __m256 by = _mm256_set1_ps(top > 1e-30f ? 127.0f / top : 0.0f);
+  __m256i n[4];
+  for (int p = 0; p < 4; p++) n[p] = _mm256_cvtps_epi32(_mm256_mul_ps(x[p], by));
+  __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+  all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packing works in halves */
+  __m256i eight = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(8), all), _mm256_set1_epi16(1));
+  _mm256_storeu_si256((__m256i *)to->x, all);
+  _mm256_storeu_si256((__m256i *)to->eight, eight);
+  memset(to->sum, 0, sizeof to->sum);
+  to->scale = top / 127.0f + add_eight(bad);
+  to->sum[0] = to->scale * 0.125f * add_eight(_mm256_cvtepi32_ps(eight));
+}
+
+/* The 32 numbers of a block of weights before their scale; of 4 bits they are 0 to 15. */
+INLINE __m256i read_bytes(int kind, const uint8_t *at) {
+  if (!FOUR_BITS(kind)) return _mm256_loadu_si256((const __m256i *)(at + (kind == Q8_0 ? 2 : 0)));
+  __m128i pairs = _mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4)));
+  return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(pairs, 4), pairs), _mm256_set1_epi8(15));
+}
+
+INLINE __m256 read_half(const uint8_t *at) { /* an fp16 number in all lanes */
+  uint16_t h;
+  memcpy(&h, at, 2);
+  return _mm256_cvtph_ps(_mm_set1_epi16((short)h));
+}
+#endif
+
+INLINE void write_sum(const Job *job, int kind, int64_t i, int64_t row, float sum) {
+  float y = sum * (kind == INT8 ? job->scale[i] : 1.0f);
+  write_one(job->out, row * job->step + i, job->narrow, y + (job->bias ? read_one(job->bias, i, job->narrow) : 0.0f));
+}
+
+#if LANES >= 8
+/* multiply_tile where x lies in bytes. A signed byte is taken as its size, its sign goes to x. */
+INLINE void multiply_bytes(const Job *job, int kind, int deep, int wide, int64_t i, int64_t m, int64_t real) {
+  __m256 sum[4][MOST] = {{{0}}};
+  int64_t block = block_bytes(kind), size = job->k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
+  const uint8_t *w = job->weight + i * size;
+  const Bytes *x = (const Bytes *)job->x + m * (job->k / 32);
+  for (int64_t b = 0; b < job->k / 32; b++, w += block, x += wide)
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++) {
+      const uint8_t *at = w + r * size;
+      __builtin_prefetch(at + ahead);
+      __m256i q = read_bytes(kind, at), large = FOUR_BITS(kind) ? q : _mm256_abs_epi8(q);
+      __m256 scale = kind == INT8 ? _mm256_setzero_ps() : read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
+#pragma GCC unroll 8
+      for (int c = 0; c < wide; c++) {
+        __m256i y = _mm256_loadu_si256((const __m256i *)x[c].x);
+        __m256i pairs = _mm256_maddubs_epi16(large, FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q));
+        __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        if (kind == Q4_0) fours = _mm256_sub_epi32(fours, _mm256_loadu_si256((const __m256i *)x[c].eight));
+        __m256 by = _mm256_set1_ps(x[c].scale);
+        if (kind != INT8) by = _mm256_mul_ps(by, scale);
+        if (kind == Q4_1) sum[r][c] = _mm256_fmadd_ps(plus, _mm256_loadu_ps(x[c].sum), sum[r][c]);
+        sum[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), by, sum[r][c]);
+      }
+    }
+#pragma GCC unroll 4
+  for (int r = 0; r < deep; r++)
+#pragma GCC unroll 8
+    for (int c = 0; c < wide; c++)
+      if (c < real) write_sum(job, kind, i + r, m + c, add_eight(sum[r][c]));
+}
 #endif
 
 /* `deep` rows of weights from row i on, times `wide` rows of x from row m on, which lie block by block side by side;
    the first `real` of them are written. */
-INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wide, int64_t i, int64_t m, int64_t real) {
+INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide, int64_t i, int64_t m, int64_t real) {
+#if LANES >= 8
+  if (laid == IN_BYTES) {
+    multiply_bytes(job, kind, deep, wide, i, m, real);
+    return;
+  }
+#endif
   vec sum[4][MOST] = {{{0}}};
   int64_t k = job->k, block = block_bytes(kind), size = kind == FP32 ? 4 * k : k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
@@ -142,7 +242,7 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) __builtin_prefetch(w + r * size + ahead); /* rows that come later */
 #if defined(__AVX512BF16__)
-    if (pairs) {
+    if (laid == IN_PAIRS) {
       __m512bh q[4];
       vec scale[4];
 #pragma GCC unroll 4
@@ -193,35 +293,32 @@ INLINE void multiply_tile(const Job *job, int kind, int pairs, int deep, int wid
 #pragma GCC unroll 4
   for (int r = 0; r < deep; r++)
 #pragma GCC unroll 8
-    for (int c = 0; c < wide; c++) {
-      if (c >= real) break;
-      float y = add_up(sum[r][c]) * (kind == INT8 ? job->scale[i + r] : 1.0f);
-      y += job->bias ? read_one(job->bias, i + r, job->narrow) : 0.0f;
-      write_one(job->out, (m + c) * job->step + i + r, job->narrow, y);
-    }
+    for (int c = 0; c < wide; c++)
+      if (c < real) write_sum(job, kind, i + r, m + c, add_up(sum[r][c]));
 }
 
 /* Four rows of weights, or the last few; as many at a time as there are registers for, but one after another where the
    rows of x are so few that all waits for memory: a single stream is read fastest, if each of its sums need not wait for
    itself as those of fp32 do. */
-INLINE void multiply_rows(const Job *job, int kind, int pairs, int wide, int64_t i, int64_t m, int64_t left) {
-  int deep = LANES == 16 && wide <= 2 && kind != FP32 ? (pairs && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (LANES == 16 && wide <= 4) ? 4 : LANES == 16 || wide <= 4 ? 2 : 1;
+INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t i, int64_t m, int64_t left) {
+  int many = LANES == 16 && laid != IN_BYTES; /* registers */
+  int deep = many && wide <= 2 && kind != FP32 ? (laid && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (many && wide <= 4) ? 4 : many || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
-  for (; i + deep <= end; i += deep) multiply_tile(job, kind, pairs, deep, wide, i, m, real);
-  for (; i < end; i++) multiply_tile(job, kind, pairs, 1, wide, i, m, real);
+  for (; i + deep <= end; i += deep) multiply_tile(job, kind, laid, deep, wide, i, m, real);
+  for (; i < end; i++) multiply_tile(job, kind, laid, 1, wide, i, m, real);
 }
 
 /* Rows of x that are multiplied together where so many are left: some may only fill. */
 INLINE int64_t choose_width(int64_t left) { return left < 3 ? left : left < 5 ? 4 : MOST; }
 
-#define WIDTH(kind, pairs, wide) case wide: multiply_rows(job, kind, pairs, wide, i, m, left); break;
-#define WAY(kind, pairs, name) \
+#define WIDTH(kind, laid, wide) case wide: multiply_rows(job, kind, laid, wide, i, m, left); break;
+#define WAY(kind, laid, name) \
   static void name(const Job *job, int64_t i, int64_t m, int64_t left) { \
-    switch (choose_width(job->rows - m)) { WIDTH(kind, pairs, 1) WIDTH(kind, pairs, 2) WIDTH(kind, pairs, 4) \
-                                           WIDTH(kind, pairs, 8) } \
+    switch (choose_width(job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
+                                           WIDTH(kind, laid, 8) } \
   }
-#define BOTH(kind) WAY(kind, 0, wide_##kind) WAY(kind, IN_PAIRS(kind), narrow_##kind)
-WAY(FP32, 0, wide_FP32) WAY(BF16, IN_PAIRS(BF16), narrow_BF16) BOTH(INT8) BOTH(Q8_0) BOTH(Q4_0) BOTH(Q4_1)
+#define BOTH(kind) WAY(kind, SINGLE, wide_##kind) WAY(kind, LAID(kind), narrow_##kind)
+WAY(FP32, SINGLE, wide_FP32) WAY(BF16, LAID(BF16), narrow_BF16) BOTH(INT8) BOTH(Q8_0) BOTH(Q4_0) BOTH(Q4_1)
 typedef void (*Way)(const Job *, int64_t, int64_t, int64_t);
 static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narrow_INT8}, {wide_Q8_0, narrow_Q8_0},
                               {wide_Q4_0, narrow_Q4_0}, {wide_Q4_1, narrow_Q4_1}}; /* by kind, and whether x is bf16 */
@@ -288,8 +385,9 @@ static void work(void *given) {
   multiply_share(team->jobs, team->count, team->number ? team->number() : 0, count_threads(team->number));
 }
 
-/* x for multiply_tile: of each group of rows the first block of all, then the second of all; in fp32, or in pairs. */
-static void lay_out(const Job *job, int pairs, void *to) {
+/* x for multiply_tile: of each group of rows the first block of all, then the second of all. */
+static void lay_out(const Job *job, void *to) {
+  const int laid = job->narrow ? LAID(job->kind) : SINGLE;
   int64_t k = job->k;
   for (int64_t m = 0; m < job->rows; m += MOST) {
     int64_t wide = choose_width(job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
@@ -298,14 +396,20 @@ static void lay_out(const Job *job, int pairs, void *to) {
         int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
         const uint16_t *low = (const uint16_t *)job->x + from;
 #if defined(__AVX512BF16__)
-        if (pairs && FOUR_BITS(job->kind)) {
+        if (laid == IN_PAIRS && FOUR_BITS(job->kind)) {
           __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
           __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
           _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
           continue;
         }
 #endif
-        if (pairs) memcpy((uint16_t *)to + at, low, 64);
+#if LANES >= 8
+        if (laid == IN_BYTES) {
+          write_bytes(low, (Bytes *)((float *)to + at));
+          continue;
+        }
+#endif
+        if (laid) memcpy((uint16_t *)to + at, low, 64);
         else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
       }
       if (k % 32) /* of FP32 */
@@ -328,7 +432,7 @@ int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, int64_t thre
     else if (rows) {
       if (!(laid[ready] = calloc((size_t)(rows * job->k) + 16, sizeof(float)))) break;
       void *even = (void *)(((uintptr_t)laid[ready] + 63) & ~(uintptr_t)63); /* no vector lies across two lines */
-      lay_out(job, job->narrow && IN_PAIRS(job->kind), even);
+      lay_out(job, even);
       job->x = even;
     }
   }

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from qkv.adapt import native
 from qkv.adapt.native import Library
-from qkv.core.kernels import has_amx
+from qkv.core.kernels import has_unit
 from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
+IN_PAIRS, IN_BYTES = 1, 2  # how it lays out an x in bf16
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 SMALL = 1 << 20  # numbers of a bf16 matrix that is multiplied here with more rows, so that a block stays one call
@@ -33,9 +34,11 @@ def has_bf16_units() -> bool:
 def most_rows(kind: str, numbers: int, *, tokens: int = 1) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
 
-    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16.
+    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without bf16 products has nothing faster.
     """
-    if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_amx()):
+    if kind == "bf16" and not has_unit("avx512_bw"):
+        return MOST["int8"]
+    if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_unit("amx_bf16")):
         return MOST["int8"]
     return 0 if kind == "fp32" and tokens > 1 else MOST[kind]
 
@@ -81,8 +84,9 @@ def check_library(found: Library) -> None:
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
                 held = open_weight.to(dtype) if rounds_to_bf16(found, kind) else open_weight
-                want = x.double() @ held.double().T + bias.double()
-                room = (x.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
+                read = round_to_bytes(x) if dtype == torch.bfloat16 and reads_bytes(found, kind) else x
+                want = read.double() @ held.double().T + bias.double()
+                room = (read.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
                     room += want.abs() * 2**-8
                 if not bool(((got - want).abs() <= room).all()):
@@ -91,7 +95,20 @@ def check_library(found: Library) -> None:
 
 def rounds_to_bf16(found: Library, kind: str) -> bool:
     """Whether the kernel rounds the numbers of such a matrix to bf16 where it multiplies them with bf16."""
-    return kind in ("Q4_0", "Q4_1") and found.isa == "avx512_bf16"
+    return kind in ("Q4_0", "Q4_1") and found.opened.qkv_laid(KINDS[kind]) == IN_PAIRS
+
+
+def reads_bytes(found: Library, kind: str) -> bool:
+    """Whether the kernel rounds an x in bf16 to bytes (`round_to_bytes`) where it multiplies it with such a matrix."""
+    return found.opened.qkv_laid(KINDS[kind]) == IN_BYTES
+
+
+def round_to_bytes(x: Tensor) -> Tensor:
+    """x with each 32 numbers of a row rounded to 127ths of the largest of them, as fp32."""
+    blocks = x.float().unflatten(-1, (-1, 32))  # ... k/32 32
+    top = blocks.abs().amax(-1, keepdim=True)
+    by = torch.where(top > 1e-30, 127 / top, 0)
+    return ((blocks * by).round() * (top / 127)).flatten(-2)
 
 
 def draw_matrix(kind: str, n: int, k: int, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:

@@ -82,13 +82,19 @@ INLINE void write_one(void *to, int64_t i, int low, float x) {
   else ((float *)to)[i] = x;
 }
 
+#if LANES >= 8
+INLINE float add_eight(__m256 x) {
+  __m128 h = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+#endif
+
 INLINE float add_up(vec x) {
 #if LANES == 16
   return _mm512_reduce_add_ps((__m512)x);
 #elif LANES == 8
-  __m128 h = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
-  h = _mm_add_ps(h, _mm_movehl_ps(h, h));
-  return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+  return add_eight((__m256)x);
 #else
   return (x[0] + x[2]) + (x[1] + x[3]);
 #endif

@@ -19,9 +19,8 @@ from qkv.core.step import Step
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """PyTorch's fused attention: never stores the [T, S] scores, reads shared key/value heads in place."""
     bias = None if mask.bias is None else mask.bias.to(q.dtype).clamp_min(torch.finfo(q.dtype).min)
-    return F.scaled_dot_product_attention(
-        q, k, v, bias, is_causal=mask.causal, scale=at.scale, enable_gqa=k.shape[1] < q.shape[1]
-    )
+    return F.scaled_dot_product_attention(q, k, v, bias, is_causal=mask.causal, scale=at.scale,
+                                          enable_gqa=k.shape[1] < q.shape[1])
 
 
 def gqa_decode(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
@@ -66,21 +65,22 @@ BLOCK = 64  # queries
 
 
 @cache
-def has_amx() -> bool:
-    """Whether this CPU has AMX for bf16, which PyTorch's fused attention uses."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+def has_unit(name: str) -> bool:
+    """Whether this CPU has it: amx_bf16, which PyTorch's fused attention uses; avx512_bw, to multiply bf16 at all."""
+    return bool(torch.cpu.get_capabilities().get(name))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, step: Step) -> Tensor:
     """By the fastest kernel that may run, else by the formula written out."""
-    if at.spec.cap:  # the fused kernels cannot cap scores
-        return small_matmul(q, k, v, mask, at, step)
-    if q.device.type == "cpu" and q.requires_grad and k.shape[2] <= 256:  # measured by bench/attention_training.py
+    short = q.device.type == "cpu" and q.requires_grad and k.shape[2] <= 256  # measured by bench/attention_training.py
+    if at.spec.cap or short:  # the fused kernels cannot cap scores
         return small_matmul(q, k, v, mask, at, step)
     if at.spec.dropout == 0.0 or step.drop is no_dropout:  # what follows cannot apply our dropout
         scores = q.shape[0] * q.shape[1] * min(q.shape[2], BLOCK) * k.shape[2]
         slow = q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad  # fused attention is
-        if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_amx()):
+        if slow and not has_unit("avx512_bw"):
+            return sdpa(q.float(), k.float(), v.float(), mask, at, step).to(q.dtype)
+        if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_unit("amx_bf16")):
             return in_blocks(q, k, v, mask, at, step)  # bench/attention_inference.py: 2 to 10 times, with AMX half
         if k.shape[1] < q.shape[1] and q.shape[2] == 1:
             return gqa_decode(q, k, v, mask, at, step)
