@@ -257,8 +257,10 @@ def limits(smoke: bool) -> dict[str, float]:
     size, found = 256 if smoke else 2048, {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         a, b = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
-        ways = {"torch": lambda a=a, b=b: a @ b}
-        if onednn_linear.fits(b):  # PyTorch's own product may use half of the processor
+        ways, low = {"torch": lambda a=a, b=b: a @ b}, dtype == torch.bfloat16
+        if low and not onednn_linear.has_bf16_products():  # PyTorch's own loop takes minutes
+            ways = {"in fp32": lambda a=a, b=b: (a.float() @ b.float()).to(torch.bfloat16)}
+        elif low or onednn_linear.is_mkl_slow():  # PyTorch's own product may use half of the processor
             ways["oneDNN"] = lambda a=a, b=b: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
         with torch.inference_mode():
             best = min(t for turns in in_turn(ways, 5).values() for t, _ in turns)
