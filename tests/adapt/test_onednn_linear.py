@@ -82,7 +82,7 @@ def test_training_copies_and_checkpoints_know_nothing_of_it() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("native_too", [True, False])
-def test_where_the_processor_does_not_multiply_bf16_many_rows_are_multiplied_in_fp32(
+def test_where_nothing_multiplies_bf16_many_rows_take_fp32(
     native_too: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "has_bf16_products", lambda: False)

@@ -188,7 +188,7 @@ def test_where_the_processor_has_amx_long_rows_take_the_fused_kernel(monkeypatch
 
 
 @pytest.mark.parametrize("groups", [6, 2])
-def test_where_the_processor_does_not_multiply_bf16_attention_is_in_fp32(
+def test_where_nothing_multiplies_bf16_attention_is_in_fp32(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "has_unit", lambda name: False)

@@ -39,8 +39,8 @@ function divergence_of(a: Float64Array, b: Float64Array): number {
 }
 
 /** The sides whose states can be moved: their layers, and the ids that each text had there; none where no word is guessed. */
-function movable({ model, ...run }: Run): Record<string, { depth: number; texts: number[][] }> {
-  const { core, said } = model, texts = [run as unknown as Pass, run.second!];
+function movable(run: Run): Record<string, { depth: number; texts: number[][] }> {
+  const { core, said } = run.model, texts: Pass[] = [run, run.second!];
   if (!core.head || (!core.decoder && !texts.every((one) => one.ids.includes(said.mask ?? -1)))) return {};
   const sides = [...(core.encoder ? ["encoder"] : []), ...(core.decoder ? ["decoder"] : [])];
   return Object.fromEntries(sides.map((side) => [side, { depth: core[side].layers.length, texts: texts.map((one) => (side === "encoder" ? one.ids : one.read)) }]));
