@@ -22,7 +22,6 @@ from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.ffn import Ffn
-from qkv.core.kernels import has_unit
 from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
@@ -260,7 +259,7 @@ def name_kernels() -> dict[str, str]:
     found = native.library()
     most = row_products.MOST
     small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
-    if not has_unit("avx512_bw"):
+    if row_products.lacks_bf16_products():
         most = {**most, "bf16": most["int8"]}
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
     packed = "oneDNN" if onednn_linear.has_bf16_products() else "F.linear in fp32"

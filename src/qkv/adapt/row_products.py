@@ -31,12 +31,17 @@ def has_bf16_units() -> bool:
     return bool(found and found.isa == "avx512_bf16")
 
 
+def lacks_bf16_products() -> bool:
+    """Whether nothing on this CPU multiplies bf16: an x86 one with AVX2 at most."""
+    return has_unit("avx2") and not has_unit("avx512_bw")
+
+
 def most_rows(kind: str, numbers: int, *, tokens: int = 1) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
 
     MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without bf16 products has nothing faster.
     """
-    if kind == "bf16" and not has_unit("avx512_bw"):
+    if kind == "bf16" and lacks_bf16_products():
         return MOST["int8"]
     if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_unit("amx_bf16")):
         return MOST["int8"]

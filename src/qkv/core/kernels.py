@@ -78,7 +78,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, at: Attention, 
     if at.spec.dropout == 0.0 or step.drop is no_dropout:  # what follows cannot apply our dropout
         scores = q.shape[0] * q.shape[1] * min(q.shape[2], BLOCK) * k.shape[2]
         slow = q.device.type == "cpu" and q.dtype == torch.bfloat16 and not q.requires_grad  # fused attention is
-        if slow and not has_unit("avx512_bw"):
+        if slow and has_unit("avx2") and not has_unit("avx512_bw"):
             return sdpa(q.float(), k.float(), v.float(), mask, at, step).to(q.dtype)
         if slow and scores <= 1 << 22 and (k.shape[2] <= BLOCK or not has_unit("amx_bf16")):
             return in_blocks(q, k, v, mask, at, step)  # bench/attention_inference.py: 2 to 10 times, with AMX half
