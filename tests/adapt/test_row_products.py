@@ -127,9 +127,14 @@ def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
      ("if (kind == Q4_0) fours = ", "if (kind == Q4_1) fours = "), ("0.125f * add_eight", "0.25f * add_eight"),
      ("_mm_srli_epi16(pairs, 4), pairs)", "pairs, _mm_srli_epi16(pairs, 4))"),
      ("FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q)", "y"), ("w += block, x += wide", "w += block, x += 1"),
-     ("if (kind != INT8) by = ", "if (kind == Q8_0) by = ")],
+     ("LARGEST / top :", "15000 / top :"), ("top / LARGEST + add", "top / 15000 + add"),
+     ("from += SEGMENT, scale += 4", "from += SEGMENT"), ("v / deep % 4", "v % deep"),
+     ("_mm256_packs_epi32(n[0], n[1]), 0xd8", "_mm256_packs_epi32(n[0], n[1]), 0xe4"),
+     ("permute2x128_si256(one, two, 0x31)", "permute2x128_si256(one, two, 0x20)"),
+     ("memcpy(added, (const uint16_t *)job->bias + i,", "memcpy(added, (const uint16_t *)job->bias,"),
+     ("i < to && i < next + block", "i < to && i < next + 4")],
 )
-def test_a_wrong_kernel_of_bytes_does_not_count(fresh, tmp_path, right, wrong):
+def test_a_kernel_that_rounds_wrongly_does_not_count(fresh, tmp_path, right, wrong):
     found = find_changed(fresh, tmp_path, "avx2", "row_products.c", right, wrong)
     assert isinstance(found, Message)
     assert "kind" in found.fields

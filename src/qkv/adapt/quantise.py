@@ -77,7 +77,7 @@ class Quantised(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         if not is_plain(input):
             return F.linear(input, self.weight, self.bias)
-        if input.numel() > row_products.MOST[self.kind] * input.shape[-1]:
+        if input.numel() > most_rows(self.kind, input) * input.shape[-1]:
             return self.multiply_many(input)
         out = multiply_few(input, Matrix(self.kind, *self.stored_bytes(), self.bias), self)
         return F.linear(input, self.weight, self.bias) if out is None else out
@@ -111,7 +111,7 @@ class RoundedHead(nn.Linear):
             assert scale is not None
             self.rounded = made_of, held, scale
         _, held, scale = self.rounded
-        few = is_plain(input) and input.numel() <= row_products.MOST["int8"] * input.shape[-1]
+        few = is_plain(input) and input.numel() <= most_rows("int8", input) * input.shape[-1]
         out = multiply_few(input, Matrix("int8", held, scale, self.bias)) if few else None
         if out is not None:
             return out
@@ -129,6 +129,11 @@ def round_head(core: nn.Module) -> None:
         return
     if find_quantised(core) and head.in_features % GROUP == 0:
         head.__class__ = RoundedHead
+
+
+def most_rows(kind: str, x: Tensor) -> int:
+    """The rows up to which such numbers are multiplied without writing the matrix out."""
+    return row_products.most_rows(kind, 0, low=x.dtype == torch.bfloat16)
 
 
 def multiply_few(x: Tensor, matrix: Matrix, layer: Quantised | None = None) -> Tensor | None:

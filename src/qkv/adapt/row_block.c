@@ -5,8 +5,6 @@
 #include "row_products.c"
 #include "row_ops.c"
 
-typedef void (*Barrier)(void); /* OpenMP's GOMP_barrier */
-
 typedef struct {
   void *x, *scratch;    /* rows of `width` numbers, which become the block's output; `qkv_block_scratch` bytes */
   void *keys, *values;  /* where new ones are stored: row r from number k_to[r] on, groups as far apart as `attend` says */
@@ -51,7 +49,12 @@ static uint8_t *connect_parts(Block *b) {
     norm->x = n == 0 ? b->x : n == 1 ? sum : more, norm->out = n < 2 ? normed : more;
     norm->rows = rows, norm->n = b->width, norm->low = b->low;
   }
-  for (int n = 0; n < 7; n++) b->jobs[n].x = n == 3 ? mixed : n == 6 ? act : normed;
+  for (int n = 0; n < 7; n++) {
+    Job *job = b->jobs + n;
+    job->x = n == 3 ? mixed : n == 6 ? act : normed;
+    int64_t place = n == 1 || n == 2 || n == 5; /* neighbours of one kind share what is laid out */
+    job->laid = place && job->kind == job[-1].kind ? job[-1].laid : (uint8_t *)b->scratch + (n == 2 ? 2 : place) * b->laid_bytes;
+  }
   b->jobs[0].out = three, b->jobs[1].out = three + b->jobs[0].n * size;
   b->jobs[2].out = three + (b->jobs[0].n + b->jobs[1].n) * size;
   b->jobs[3].out = b->jobs[6].out = more, b->jobs[4].out = two, b->jobs[5].out = two + ffn * size;
@@ -76,15 +79,6 @@ static void add_columns(const Block *b, const void *x, const void *more, void *t
   int64_t all = b->rows * b->width / LANES;
   for (int64_t i = all * number / threads; i < all * (number + 1) / threads; i++)
     write(to, i * LANES, b->low, read(x, i * LANES, b->low) + read(more, i * LANES, b->low));
-}
-
-/* x of some jobs laid out, once for all neighbours of one kind. */
-static void lay_out_each(Job *jobs, int64_t count, uint8_t *scratch, int64_t each) {
-  for (int64_t n = 0; n < count; n++) {
-    if (n && jobs[n].kind == jobs[n - 1].kind) { jobs[n].x = jobs[n - 1].x; continue; }
-    lay_out(jobs + n, scratch + n * each);
-    jobs[n].x = scratch + n * each;
-  }
 }
 
 static void store_row(const Block *b, int64_t r) {
@@ -120,7 +114,7 @@ static void wait_for_small(const BlockTeam *team) {
 /* Products from job `first` on, which read the same x. */
 static void multiply_jobs(const BlockTeam *team, int first, int count, int64_t thread, int64_t threads) {
   Block *b = team->block;
-  if (thread == 0) lay_out_each(b->jobs + first, count, b->scratch, b->laid_bytes);
+  if (!team->alone || thread == 0) lay_out_share(b->jobs + first, count, thread, team->alone ? 1 : threads);
   wait_for_all(team);
   multiply_share(b->jobs + first, count, thread, threads);
   wait_for_all(team);

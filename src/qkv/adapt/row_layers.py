@@ -172,6 +172,19 @@ class RowAttention(Attention):
         return self.out(z)  # B T D
 
 
+class RowCross(Attention):
+    """Each row's query to the keys of its source in one pass, where one token of each row is read."""
+
+    def cross_attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
+        s = self.spec
+        found = find_kernels(q.transpose(1, 2), step, s.dropout) if q.shape[2] == 1 and k.dtype == q.dtype else None
+        if not found or step.attend is not kernels.attend:
+            return super().cross_attend(q, k, v, step)
+        bias = step.mask[s.mask].bias
+        z = row_ops.attend(found, q, k, v, scale=self.scale, cap=s.cap or 0.0, bias=bias)  # B HK
+        return z.unflatten(-1, (s.heads, 1, -1))  # B H 1 K
+
+
 def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
     """The kernels, where a pass of x [B, T, D] is one for them: nobody listens, nothing is dropped.
 
@@ -194,7 +207,9 @@ def list_matrices(x: Tensor, layers: Sequence[nn.Module]) -> list[Matrix] | None
     rows, dtype, found = x.numel() // x.shape[-1], x.dtype, list[Matrix]()
     for layer in layers:
         matrix = read_matrix(layer, dtype)
-        if matrix is None or rows > row_products.most_rows(matrix.kind, matrix.weight.numel(), tokens=x.shape[1]):
+        if matrix is None or rows > row_products.most_rows(
+            matrix.kind, matrix.weight.numel(), low=dtype == torch.bfloat16, tokens=x.shape[1]
+        ):
             return None
         found.append(matrix)
     return found
@@ -221,7 +236,7 @@ def fits(module: nn.Module) -> bool:
     if type(module) is Attention:
         s = module.spec
         turned = s.rotary is None or s.rotary.axes == 1
-        return (s.mask.kind != "memory" and turned and s.head_dim % row_ops.STEP == 0
+        return (turned and s.head_dim % row_ops.STEP == 0
                 and not (s.qk_norm and s.qk_normed == "together"))
     if type(module) is Block:
         norms = [m for m in (module.attn_in, module.ffn_in, module.attn_out, module.ffn_out) if isinstance(m, Norm)]
@@ -246,7 +261,8 @@ def use_rows(core: nn.Module) -> int:
             layer.__class__ = Packed
     found = [m for m in core.modules() if fits(m)]
     for module in found:
-        module.__class__ = ROWS[type(module)]
+        across = isinstance(module, Attention) and module.spec.mask.kind == "memory"
+        module.__class__ = RowCross if across else ROWS[type(module)]
     for layers in core.modules():
         for block in layers if isinstance(layers, nn.ModuleList) else ():
             if isinstance(block, RowBlock):

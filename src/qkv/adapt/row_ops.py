@@ -73,16 +73,19 @@ def attend(
 ) -> Tensor:
     """softmax(cap(q kᵀ scale) + bias) v of one query a row: q [B, H, 1, K], k [B, G, S, K], v [B, G, S, W] -> [B, H W].
 
-    `bias` [B or 1, H or 1, 1, S]; the last dimension of all lies in one piece. K and W are multiples of 16.
+    `bias` [B or 1, H or 1, 1, S]; the last dimension of all lies in one piece. K and W are multiples of 16. Where k, v
+    and bias have fewer rows, as of sources, each of them is read by as many rows of q, which stand side by side.
     """
     rows, heads, _, size = q.shape
-    keys = k.shape[2]
+    keys, each = k.shape[2], rows // k.shape[0]
     steps = (q.stride(0), k.stride(2), v.stride(2), k.stride(1), v.stride(1))
     if bias is not None:
-        bias = bias.float().expand(rows, heads, 1, keys)
+        bias = bias.float().repeat_interleave(each, 0) if 1 < bias.shape[0] < rows else bias.float()
+        bias = bias.expand(rows, heads, 1, keys)
         bias = bias if bias.stride(3) == 1 else bias.contiguous()
     spread = (0, 0) if bias is None else (bias.stride(0), bias.stride(1))
-    starts = [(ctypes.c_int64 * rows)(*(t.stride(0) * r for r in range(rows))) for t in (k, v)]
+    sources = [n for n in range(k.shape[0]) for _ in range(each)]
+    starts = [(ctypes.c_int64 * rows)(*(step * n for n in sources)) for step in (k.stride(0), v.stride(0))]
     lengths = (ctypes.c_int64 * rows)(*[keys] * rows)
     out = torch.empty(rows, heads * v.shape[3], dtype=q.dtype)
     job = Attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias),
@@ -141,10 +144,11 @@ def check_library(found: Library) -> None:
             one, two = x[:, :32].double().chunk(2, -1)
             act = {"relu": F.relu, "silu": F.silu, "gelu_tanh": lambda t: F.gelu(t, approximate="tanh")}[activation]
             expect("gate", gate(found, x[:, :16], x[:, 16:32], activation), act(one) * two)
-        q, k, v = draw_some(2, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
+        q, k, v = draw_some(4, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
         bias = draw_some(2, 1, 1, 37, dtype=torch.float32)
-        score = q.double() @ k.double().repeat_interleave(3, 1).mT * 0.2
+        wide_k, wide_v, added = (t.double().repeat_interleave(2, 0) for t in (k, v, bias))
+        score = q.double() @ wide_k.repeat_interleave(3, 1).mT * 0.2
         for cap in (0.0, 2.0):
             capped = cap * torch.tanh(score / cap) if cap else score
-            want = (capped + bias.double()).softmax(-1) @ v.double().repeat_interleave(3, 1)
+            want = (capped + added).softmax(-1) @ wide_v.repeat_interleave(3, 1)
             expect("attention", attend(found, q, k, v, scale=0.2, cap=cap, bias=bias), want.flatten(1))

@@ -7,20 +7,23 @@
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
    result in any company. Where x is bf16 and the processor multiplies bf16, whole numbers become bf16 too: it has them.
-   Where it does not, but has AVX2, each 32 numbers of such an x become bytes with a scale to be multiplied with whole
-   numbers: in fp32 such a processor would take five times as long as memory does. */
+   Where it does not, but has AVX2, such an x is rounded to whole numbers to be multiplied with whole numbers: to 16 bits
+   with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the others. In fp32 such a
+   processor would take five times as long as memory does, and with many rows twice as long as by whole numbers. */
 
 #include "vectors.h"
 
 #define MOST 8 /* rows of x that share one reading of a row of weights */
+#define SEGMENT 1024 /* numbers of a row of x with one scale, where they have 16 bits: */
+#define LARGEST 16383 /* SEGMENT products of it and a signed byte, added up, have 32 bits */
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
-enum { SINGLE, IN_PAIRS, IN_BYTES }; /* how x is laid out: numbers of fp32, pairs of bf16, or blocks of bytes */
+enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS }; /* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits */
 #if defined(__AVX512BF16__)
 #define LAID(kind) ((kind) == FP32 ? SINGLE : IN_PAIRS) /* of an x in bf16 */
 #elif LANES >= 8
-#define LAID(kind) ((kind) < INT8 ? SINGLE : IN_BYTES)
+#define LAID(kind) ((kind) < INT8 ? SINGLE : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #else
 #define LAID(kind) SINGLE
 #endif
@@ -34,11 +37,15 @@ typedef struct {
   void *out;          /* rows of n numbers; where a matrix is unpacked, n rows of k */
   int64_t rows, n, k, step; /* step: numbers from one row of out to the next */
   int32_t kind, narrow;     /* narrow: x, bias and out are bf16, else fp32 */
+  void *laid;               /* x as multiply_tile reads it */
 } Job;
+
+typedef void (*Barrier)(void); /* OpenMP's GOMP_barrier */
 
 typedef struct {
   const Job *jobs;
   Ask number;
+  Barrier barrier; /* where x is not laid out yet */
   int64_t count;
 } Team;
 
@@ -147,17 +154,34 @@ typedef struct {
   float sum[8], scale, spare[7];
 } Bytes;
 
+INLINE __m256 read_eight(const uint16_t *low) { /* numbers of bf16 */
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)low)), 16));
+}
+
+INLINE void write_eight(uint16_t *low, __m256 x) { /* as `narrow` rounds */
+  __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  u = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  u = _mm256_blendv_epi8(u, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  u = _mm256_permute4x64_epi64(_mm256_packus_epi32(u, u), 0xd8);
+  _mm_storeu_si128((__m128i *)low, _mm256_castsi256_si128(u));
+}
+
+INLINE float largest_of(__m256 x) {
+  float lanes[8], top = 0;
+  _mm256_storeu_ps(lanes, x);
+  for (int i = 0; i < 8; i++) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+}
+
 INLINE void write_bytes(const uint16_t *low, Bytes *to) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 x[4], most = _mm256_setzero_ps(), bad = most; /* bad: NaN where one is not finite, else 0 */
   for (int p = 0; p < 4; p++) {
-    x[p] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(low + 8 * p))), 16));
+    x[p] = read_eight(low + 8 * p);
     most = _mm256_max_ps(most, _mm256_andnot_ps(sign, x[p]));
     bad = _mm256_fmadd_ps(x[p], _mm256_setzero_ps(), bad);
   }
-  float lanes[8], top = 0;
-  _mm256_storeu_ps(lanes, most);
-  for (int i = 0; i < 8; i++) top = lanes[i] > top ? lanes[i] : top;
+  float top = largest_of(most);
   const __m256 by = _mm256_set1_ps(top > 1e-30f ? 127.0f / top : 0.0f);
   __m256i n[4];
   for (int p = 0; p < 4; p++) n[p] = _mm256_cvtps_epi32(_mm256_mul_ps(x[p], by));
@@ -173,7 +197,7 @@ INLINE void write_bytes(const uint16_t *low, Bytes *to) {
 
 /* The 32 numbers of a block of weights before their scale; of 4 bits they are 0 to 15. */
 INLINE __m256i read_bytes(int kind, const uint8_t *at) {
-  if (!FOUR_BITS(kind)) return _mm256_loadu_si256((const __m256i *)(at + (kind == Q8_0 ? 2 : 0)));
+  if (!FOUR_BITS(kind)) return _mm256_loadu_si256((const __m256i *)(at + 2));
   __m128i pairs = _mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4)));
   return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(pairs, 4), pairs), _mm256_set1_epi8(15));
 }
@@ -196,22 +220,21 @@ INLINE void multiply_bytes(const Job *job, int kind, int deep, int wide, int64_t
   __m256 sum[4][MOST] = {{{0}}};
   int64_t block = block_bytes(kind), size = job->k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
-  const Bytes *x = (const Bytes *)job->x + m * (job->k / 32);
+  const Bytes *x = (const Bytes *)job->laid + m * (job->k / 32);
   for (int64_t b = 0; b < job->k / 32; b++, w += block, x += wide)
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) {
       const uint8_t *at = w + r * size;
       __builtin_prefetch(at + ahead);
       __m256i q = read_bytes(kind, at), large = FOUR_BITS(kind) ? q : _mm256_abs_epi8(q);
-      __m256 scale = kind == INT8 ? _mm256_setzero_ps() : read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
+      __m256 scale = read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
 #pragma GCC unroll 8
       for (int c = 0; c < wide; c++) {
         __m256i y = _mm256_loadu_si256((const __m256i *)x[c].x);
         __m256i pairs = _mm256_maddubs_epi16(large, FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q));
         __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
         if (kind == Q4_0) fours = _mm256_sub_epi32(fours, _mm256_loadu_si256((const __m256i *)x[c].eight));
-        __m256 by = _mm256_set1_ps(x[c].scale);
-        if (kind != INT8) by = _mm256_mul_ps(by, scale);
+        __m256 by = _mm256_mul_ps(_mm256_set1_ps(x[c].scale), scale);
         if (kind == Q4_1) sum[r][c] = _mm256_fmadd_ps(plus, _mm256_loadu_ps(x[c].sum), sum[r][c]);
         sum[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), by, sum[r][c]);
       }
@@ -221,6 +244,77 @@ INLINE void multiply_bytes(const Job *job, int kind, int deep, int wide, int64_t
 #pragma GCC unroll 8
     for (int c = 0; c < wide; c++)
       if (c < real) write_sum(job, kind, i + r, m + c, add_eight(sum[r][c]));
+}
+
+/* `count` numbers of x in 16 bits, each 16 of them `step` behind the last. Returns their scale. */
+INLINE float write_words(const uint16_t *low, int64_t count, int64_t step, int16_t *to) {
+  __m256 most = _mm256_setzero_ps(), bad = most; /* bad: NaN where one is not finite, else 0 */
+  for (int64_t i = 0; i < count; i += 8) {
+    __m256 x = read_eight(low + i);
+    most = _mm256_max_ps(most, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x));
+    bad = _mm256_fmadd_ps(x, _mm256_setzero_ps(), bad);
+  }
+  float top = largest_of(most);
+  const __m256 by = _mm256_set1_ps(top > 1e-30f ? LARGEST / top : 0.0f);
+  for (int64_t i = 0; i < count; i += 16, to += step) {
+    __m256i n[2];
+    for (int p = 0; p < 2; p++) n[p] = _mm256_cvtps_epi32(_mm256_mul_ps(read_eight(low + i + 8 * p), by));
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8));
+  }
+  return top / LARGEST + add_eight(bad);
+}
+
+/* The sums of each of up to eight vectors, one beside another. */
+INLINE __m256i add_each(const __m256i *x, int count) {
+  __m256i one = _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3])), two = one;
+  if (count > 4) two = _mm256_hadd_epi32(_mm256_hadd_epi32(x[4], x[5]), _mm256_hadd_epi32(x[6], x[7]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(one, two, 0x20), _mm256_permute2x128_si256(one, two, 0x31));
+}
+
+#define ADD_TO(sum, x) __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x)) /* GCC would copy sums to and fro */
+
+/* multiply_tile where x lies in 16 bits. Whole numbers have the same sum in any order. */
+INLINE void multiply_words(const Job *job, int deep, int wide, int64_t i, int64_t m, int64_t real) {
+  const int64_t k = job->k, ahead = (1 + 8192 / (deep * k)) * deep * k;
+  const uint8_t *w = job->weight + i * k;
+  const int16_t *x = (const int16_t *)((const float *)job->laid + m * k);
+  const float *scale = (const float *)(x + wide * k);
+  __m256i of, row; /* result c * deep + r is of row c of x and row r of weights */
+  for (int v = 0; v < 8; v++) ((int32_t *)&of)[v] = v / deep % 4, ((int32_t *)&row)[v] = v % deep;
+  __m256 y = _mm256_setzero_ps();
+  for (int64_t from = 0; from < k; from += SEGMENT, scale += 4) {
+    __m256i sum[8] = {_mm256_setzero_si256()};
+    for (int64_t end = from + SEGMENT < k ? from + SEGMENT : k, b = from; b < end; b += 16, w += 16, x += 16 * wide) {
+      __m256i q[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < deep; r++) {
+        if (wide < 4) __builtin_prefetch(w + r * k + ahead);
+        q[r] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + r * k)));
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < wide; c++) {
+        __m256i y = _mm256_loadu_si256((const __m256i *)(x + 16 * c));
+        __asm__("" : "+x"(y)); /* it is read once */
+#pragma GCC unroll 4
+        for (int r = 0; r < deep; r++) {
+          __m256i pairs = _mm256_madd_epi16(q[r], y), all = sum[c * deep + r];
+          ADD_TO(all, pairs);
+          sum[c * deep + r] = all;
+        }
+      }
+    }
+    __m256 by = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scale)), of);
+    y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(add_each(sum, deep * wide)), by, y);
+  }
+  float scales[4] = {0};
+  uint16_t added[8] = {0}, out[8];
+  memcpy(scales, job->scale + i, 4 * (size_t)deep);
+  if (job->bias) memcpy(added, (const uint16_t *)job->bias + i, 2 * (size_t)deep);
+  y = _mm256_fmadd_ps(y, _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scales)), row),
+                      _mm256_permutevar8x32_ps(read_eight(added), row));
+  write_eight(out, y);
+  for (int c = 0; c < real && c < wide; c++)
+    memcpy((uint16_t *)job->out + (m + c) * job->step + i, out + c * deep, 2 * (size_t)deep);
 }
 #endif
 
@@ -232,12 +326,16 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
     multiply_bytes(job, kind, deep, wide, i, m, real);
     return;
   }
+  if (laid == IN_WORDS) {
+    multiply_words(job, deep, wide, i, m, real);
+    return;
+  }
 #endif
   vec sum[4][MOST] = {{{0}}};
   int64_t k = job->k, block = block_bytes(kind), size = kind == FP32 ? 4 * k : k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
-  const float *x32 = (const float *)job->x + m * k;
-  const uint16_t *x16 = (const uint16_t *)job->x + m * k;
+  const float *x32 = (const float *)job->laid + m * k;
+  const uint16_t *x16 = (const uint16_t *)job->laid + m * k;
   for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += 32 * wide) {
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) __builtin_prefetch(w + r * size + ahead); /* rows that come later */
@@ -301,20 +399,24 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
    rows of x are so few that all waits for memory: a single stream is read fastest, if each of its sums need not wait for
    itself as those of fp32 do. */
 INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t i, int64_t m, int64_t left) {
-  int many = LANES == 16 && laid != IN_BYTES; /* registers */
-  int deep = many && wide <= 2 && kind != FP32 ? (laid && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (many && wide <= 4) ? 4 : many || wide <= 4 ? 2 : 1;
+  int many = LANES == 16 && laid < IN_BYTES; /* registers */
+  int deep = many && wide <= 2 && kind != FP32 ? (laid && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (laid == IN_WORDS && wide == 2) || (many && wide <= 4) ? 4 : many || wide <= 4 ? 2 : 1;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, laid, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, laid, 1, wide, i, m, real);
 }
 
+INLINE int how_laid(const Job *job) { return job->narrow ? LAID(job->kind) : SINGLE; }
+
+INLINE int64_t widest(int laid) { return laid == IN_WORDS ? 4 : MOST; }
+
 /* Rows of x that are multiplied together where so many are left: some may only fill. */
-INLINE int64_t choose_width(int64_t left) { return left < 3 ? left : left < 5 ? 4 : MOST; }
+INLINE int64_t choose_width(int laid, int64_t left) { return left < 3 ? left : left < 5 ? 4 : widest(laid); }
 
 #define WIDTH(kind, laid, wide) case wide: multiply_rows(job, kind, laid, wide, i, m, left); break;
 #define WAY(kind, laid, name) \
   static void name(const Job *job, int64_t i, int64_t m, int64_t left) { \
-    switch (choose_width(job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
+    switch (choose_width(laid, job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
                                            WIDTH(kind, laid, 8) } \
   }
 #define BOTH(kind) WAY(kind, SINGLE, wide_##kind) WAY(kind, LAID(kind), narrow_##kind)
@@ -328,7 +430,7 @@ static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narr
 static void multiply_row(const Job *job, int64_t from, int64_t to) {
   int64_t blocks = job->k / 32, size = 2 * job->k, ahead = (1 + 8192 / size) * size;
   for (int64_t i = from; i < to; i++) {
-    const uint16_t *w = (const uint16_t *)(job->weight + i * size), *x = job->x;
+    const uint16_t *w = (const uint16_t *)(job->weight + i * size), *x = job->laid;
     __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int64_t b = 0; b < blocks; b++) {
       __builtin_prefetch((const uint8_t *)(w + 32 * b) + ahead);
@@ -352,9 +454,11 @@ static void multiply_part(const Job *job, int64_t from, int64_t to) {
     return;
   }
 #endif
-  for (int64_t i = from; i < to; i += 4)
-    for (int64_t m = 0; m < job->rows; m += MOST) /* the weights of these rows stay in the cache */
-      WAYS[job->kind][job->narrow](job, i, m, to - i);
+  int laid = how_laid(job);
+  int64_t most = widest(laid), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
+  for (int64_t next = from; next < to; next += block) /* the weights of these rows stay in the cache */
+    for (int64_t m = 0; m < job->rows; m += most)
+      for (int64_t i = next; i < to && i < next + block; i += 4) WAYS[job->kind][job->narrow](job, i, m, to - i);
 }
 
 #define UNPACK(kind) case kind: scale *= read_block(kind, at, q); break;
@@ -380,66 +484,90 @@ static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64
   }
 }
 
-static void work(void *given) {
-  const Team *team = given;
-  multiply_share(team->jobs, team->count, team->number ? team->number() : 0, count_threads(team->number));
-}
-
-/* x for multiply_tile: of each group of rows the first block of all, then the second of all. */
-static void lay_out(const Job *job, void *to) {
-  const int laid = job->narrow ? LAID(job->kind) : SINGLE;
-  int64_t k = job->k;
-  for (int64_t m = 0; m < job->rows; m += MOST) {
-    int64_t wide = choose_width(job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
-    for (int64_t c = 0; c < real; c++) {
-      for (int64_t b = 0; b < k / 32; b++) {
-        int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
-        const uint16_t *low = (const uint16_t *)job->x + from;
+/* x for multiply_tile, from row m on as many as are multiplied together: the first block of all, then the second of all.
+   In 16 bits the scales of all stand behind them. */
+static void lay_out_group(const Job *job, int64_t m) {
+  const int laid = how_laid(job);
+  void *to = job->laid;
+  int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
+  if (real < wide) memset((float *)to + m * k, 0, (size_t)(wide * k) * sizeof(float));
+  for (int64_t c = 0; c < real; c++) {
+#if LANES >= 8
+    if (laid == IN_WORDS) {
+      const uint16_t *low = (const uint16_t *)job->x + (m + c) * k;
+      int16_t *words = (int16_t *)((float *)to + m * k);
+      float *scales = (float *)(words + wide * k) + c;
+      for (int64_t at = 0; at < k; at += SEGMENT, scales += 4)
+        *scales = write_words(low + at, k - at < SEGMENT ? k - at : SEGMENT, 16 * wide, words + at * wide + 16 * c);
+      continue;
+    }
+#endif
+    for (int64_t b = 0; b < k / 32; b++) {
+      int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
+      const uint16_t *low = (const uint16_t *)job->x + from;
 #if defined(__AVX512BF16__)
-        if (laid == IN_PAIRS && FOUR_BITS(job->kind)) {
-          __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
-          __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
-          _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
-          continue;
-        }
+      if (laid == IN_PAIRS && FOUR_BITS(job->kind)) {
+        __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
+        __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
+        _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
+        continue;
+      }
 #endif
 #if LANES >= 8
-        if (laid == IN_BYTES) {
-          write_bytes(low, (Bytes *)((float *)to + at));
-          continue;
-        }
-#endif
-        if (laid) memcpy((uint16_t *)to + at, low, 64);
-        else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
+      if (laid == IN_BYTES) {
+        write_bytes(low, (Bytes *)((float *)to + at));
+        continue;
       }
-      if (k % 32) /* of FP32 */
-        memcpy((float *)to + m * k + k / 32 * wide * 32 + 16 * c, (const float *)job->x + (m + c) * k + k / 32 * 32, 64);
+#endif
+      if (laid) memcpy((uint16_t *)to + at, low, 64);
+      else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
     }
+    if (k % 32) /* of FP32 */
+      memcpy((float *)to + m * k + k / 32 * wide * 32 + 16 * c, (const float *)job->x + (m + c) * k + k / 32 * 32, 64);
   }
+}
+
+/* What thread `number` of `threads` lays out of x for some jobs: once for all neighbours of one kind. */
+static void lay_out_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
+  for (int64_t n = 0; n < count; n++) {
+    if (n && jobs[n].kind == jobs[n - 1].kind) continue;
+    int64_t most = widest(how_laid(jobs + n)), groups = (jobs[n].rows + most - 1) / most;
+    for (int64_t g = (groups * number + threads - 1) / threads; g < (groups * (number + 1) + threads - 1) / threads; g++)
+      lay_out_group(jobs + n, g * most);
+  }
+}
+
+static void work(void *given) {
+  const Team *team = given;
+  int64_t number = team->number ? team->number() : 0, threads = count_threads(team->number);
+  if (team->barrier) {
+    lay_out_share(team->jobs, team->count, number, threads);
+    team->barrier();
+  }
+  multiply_share(team->jobs, team->count, number, threads);
 }
 
 /* Of each job out [rows, n] = x [rows, k] times its matrix, plus bias; 0 where it was done. No rows: out [n, k] is the
    matrix. Jobs of one call, at most four, read the same x; those of one kind in a row share what is laid out of it. */
-int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, int64_t threads) {
+int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, Barrier barrier, int64_t threads) {
   Job jobs[4];
-  void *laid[4] = {0};
-  Team team = {jobs, threads > 1 ? number : 0, count};
+  void *made[4] = {0};
   int64_t rows = (given->rows + MOST - 1) / MOST * MOST, ready = 0;
+  Team team = {jobs, threads > 1 ? number : 0, threads > 1 && rows > MOST ? barrier : 0, count};
   for (; ready < count && ready < 4; ready++) {
     Job *job = jobs + ready;
     *job = given[ready];
-    if (ready && job->kind == job[-1].kind) job->x = job[-1].x;
+    if (ready && job->kind == job[-1].kind) job->laid = job[-1].laid;
     else if (rows) {
-      if (!(laid[ready] = calloc((size_t)(rows * job->k) + 16, sizeof(float)))) break;
-      void *even = (void *)(((uintptr_t)laid[ready] + 63) & ~(uintptr_t)63); /* no vector lies across two lines */
-      lay_out(job, even);
-      job->x = even;
+      if (!(made[ready] = malloc((size_t)(rows * job->k + 16) * sizeof(float)))) break;
+      job->laid = (void *)(((uintptr_t)made[ready] + 63) & ~(uintptr_t)63); /* no vector lies across two lines */
     }
   }
   if (ready == count) {
+    if (rows && !team.barrier) lay_out_share(jobs, count, 0, 1);
     if (threads > 1) fork(work, &team, (unsigned)threads, 0);
     else work(&team);
   }
-  for (int i = 0; i < 4; i++) free(laid[i]);
+  for (int i = 0; i < 4; i++) free(made[i]);
   return ready < count;
 }

@@ -16,9 +16,10 @@ from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-IN_PAIRS, IN_BYTES = 1, 2  # how it lays out an x in bf16
+IN_PAIRS, IN_BYTES, IN_WORDS = 1, 2, 3  # how it lays out an x in bf16
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+EVERY = 1 << 40  # nothing is faster with any number of rows
 SMALL = 1 << 20  # numbers of a bf16 matrix that is multiplied here with more rows, so that a block stays one call
 BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
 OF_BYTES = {count: kind for kind, count in BYTES.items()}
@@ -36,11 +37,14 @@ def lacks_bf16_products() -> bool:
     return has_unit("avx2") and not has_unit("avx512_bw")
 
 
-def most_rows(kind: str, numbers: int, *, tokens: int = 1) -> int:
+def most_rows(kind: str, numbers: int, *, low: bool, tokens: int = 1) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
 
     MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without bf16 products has nothing faster.
+    `low`: the rows are bf16.
     """
+    if kind == "int8" and low and lacks_bf16_products():
+        return EVERY
     if kind == "bf16" and lacks_bf16_products():
         return MOST["int8"]
     if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_unit("amx_bf16")):
@@ -68,7 +72,7 @@ class Job(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias", "x", "out")),
         *((name, ctypes.c_int64) for name in ("rows", "n", "k", "step")),
-        *((name, ctypes.c_int32) for name in ("kind", "narrow")),
+        *((name, ctypes.c_int32) for name in ("kind", "narrow")), ("laid", ctypes.c_void_p),
     )
 
 
@@ -76,7 +80,7 @@ def check_library(found: Library) -> None:
     """QkvError where a kernel says something else than the formula written out, on small random numbers."""
     draw = torch.Generator().manual_seed(0)
     for kind in KINDS:
-        n, k = 13, 80 if fits_kernels(kind, 80) else 96
+        n, k = 13, {"fp32": 80, "int8": 1120}.get(kind, 96)
         weight, scale = draw_matrix(kind, n, k, draw)
         for dtype in (torch.float32, torch.bfloat16):
             if (kind, dtype) in (("bf16", torch.float32), ("fp32", torch.bfloat16)):
@@ -89,7 +93,7 @@ def check_library(found: Library) -> None:
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
                 held = open_weight.to(dtype) if rounds_to_bf16(found, kind) else open_weight
-                read = round_to_bytes(x) if dtype == torch.bfloat16 and reads_bytes(found, kind) else x
+                read = round_input(found, kind, x)
                 want = read.double() @ held.double().T + bias.double()
                 room = (read.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
@@ -103,17 +107,24 @@ def rounds_to_bf16(found: Library, kind: str) -> bool:
     return kind in ("Q4_0", "Q4_1") and found.opened.qkv_laid(KINDS[kind]) == IN_PAIRS
 
 
-def reads_bytes(found: Library, kind: str) -> bool:
-    """Whether the kernel rounds an x in bf16 to bytes (`round_to_bytes`) where it multiplies it with such a matrix."""
-    return found.opened.qkv_laid(KINDS[kind]) == IN_BYTES
+def round_input(found: Library, kind: str, x: Tensor) -> Tensor:
+    """x as the kernel takes it where it multiplies it with such a matrix: of one in bf16 all numbers of a block may be
+    rounded to whole ones times a scale. As fp32 where they are.
+    """
+    laid = found.opened.qkv_laid(KINDS[kind]) if x.dtype == torch.bfloat16 else 0
+    if laid == IN_BYTES:
+        return round_blocks(x, 32, 127)
+    return round_blocks(x, 1024, 16383) if laid == IN_WORDS else x
 
 
-def round_to_bytes(x: Tensor) -> Tensor:
-    """x with each 32 numbers of a row rounded to 127ths of the largest of them, as fp32."""
-    blocks = x.float().unflatten(-1, (-1, 32))  # ... k/32 32
-    top = blocks.abs().amax(-1, keepdim=True)
-    by = torch.where(top > 1e-30, 127 / top, 0)
-    return ((blocks * by).round() * (top / 127)).flatten(-2)
+def round_blocks(x: Tensor, size: int, most: int) -> Tensor:
+    """x with each so many numbers of a row rounded to so many parts of the largest of them, as fp32."""
+    found = list[Tensor]()
+    for block in x.float().split(size, -1):
+        top = block.abs().amax(-1, keepdim=True)
+        by = torch.where(top > 1e-30, most / top, 0)
+        found.append((block * by).round() * (top / most))
+    return torch.cat(found, -1)
 
 
 def draw_matrix(kind: str, n: int, k: int, draw: torch.Generator) -> tuple[Tensor, Tensor | None]:
@@ -163,7 +174,7 @@ def multiply_together(found: Library, x: Tensor, matrices: Sequence[Matrix]) -> 
     to, read, size = out.data_ptr(), x.data_ptr(), out.element_size()
     for n, (m, width) in enumerate(zip(matrices, widths, strict=True)):
         jobs[n] = Job(m.weight.data_ptr(), address(m.scale), address(m.bias), read, to, rows, width, k, total,
-                      KINDS[m.kind], low)
+                      KINDS[m.kind], low, 0)
         to += width * size
     start(found, jobs, total * k)
     return out.split_with_sizes(widths, -1) if len(widths) > 1 else (out,)
@@ -206,5 +217,6 @@ def address(t: Tensor | None) -> int:
 
 def start(found: Library, jobs: ctypes.Array[Job], work: int) -> None:
     """Run jobs on as many threads as PyTorch has; small ones on one."""
-    if found.opened.qkv_run(ctypes.addressof(jobs), len(jobs), *found.share_out(work)):
+    fork, number, threads = found.share_out(work)
+    if found.opened.qkv_run(ctypes.addressof(jobs), len(jobs), fork, number, found.barrier, threads):
         raise MemoryError
