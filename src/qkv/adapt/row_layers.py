@@ -261,8 +261,8 @@ def use_rows(core: nn.Module) -> int:
             layer.__class__ = Packed
     found = [m for m in core.modules() if fits(m)]
     for module in found:
-        across = isinstance(module, Attention) and module.spec.mask.kind == "memory"
-        module.__class__ = RowCross if across else ROWS[type(module)]
+        reads_memory = type(module) is Attention and module.spec.mask.kind == "memory"
+        module.__class__ = RowCross if reads_memory else ROWS[type(module)]  # type: ignore[assignment]
     for layers in core.modules():
         for block in layers if isinstance(layers, nn.ModuleList) else ():
             if isinstance(block, RowBlock):
