@@ -176,6 +176,17 @@ def test_what_is_not_finite_stays_so(kind):
 
 
 @able
+@pytest.mark.parametrize("least", [-128, -127])
+def test_the_largest_sums_of_int8_have_room(least):
+    weight = torch.tensor([127, least, 0], dtype=torch.int8)[:, None].repeat(1, 2080)
+    x, scale = torch.ones(5, 2080, dtype=torch.bfloat16), torch.ones(3, 1)
+    want = torch.tensor([127.0, least, 0]) * 2080
+    for signed in (x, -x):
+        got = multiply(here, signed, Matrix("int8", weight, scale)).double()
+        assert ((got - want * signed[:, :1].double()).abs() <= want.abs() * 2**-8).all()
+
+
+@able
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
 def test_narrower_instructions_say_the_same(fresh, isa):
     used = torch.backends.cpu.get_cpu_capability()
