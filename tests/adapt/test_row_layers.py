@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import qkv
 from qkv import hub, spec
 from qkv.adapt import native, quantise, row_layers, row_ops, row_products
 from qkv.core.cache import Static
+from qkv.core.experts import Experts
 from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs
@@ -369,3 +371,23 @@ def test_a_step_reads_its_source_as_the_core_does(beams, monkeypatch):
             found.append(torch.cat(steps, 1))
     assert calls.count((2 * beams, 2)) >= 12  # of three layers and four tokens, by our own kernel
     assert (found[1] - found[0]).abs().max() <= 2e-5 * found[0].std()
+
+
+@able
+@pytest.mark.parametrize("tokens", [1, 3, 50])
+def test_experts_in_bf16_say_what_the_core_says(tokens, monkeypatch):
+    monkeypatch.setattr(row_products, "lacks_bf16_products", lambda: True)
+    s = spec.Experts(num_experts=4, top_k=2, expert=spec.Ffn(width=96, activation="silu", gated=True))
+    draw = torch.Generator().manual_seed(4)
+    plain, calls, run = Experts(s, 64, "moe").to(torch.bfloat16), [], row_products.multiply
+    monkeypatch.setattr(row_products, "multiply", lambda *a: (calls.append(len(a[1])), run(*a))[1])
+    x = torch.randn(1, tokens, 64, generator=draw).to(torch.bfloat16)
+    ids = plain.router(x).topk(2).indices[0]
+    weight = torch.rand(tokens, 2, generator=draw)
+    twin, step = copy.deepcopy(plain), SimpleNamespace(drop=lambda x, p: x)
+    assert row_layers.use_rows(twin) == 1
+    with torch.inference_mode():
+        want = copy.deepcopy(plain).double().dispatch(x[0].double(), ids, weight.double(), step)
+        off = [(core.dispatch(x[0], ids, weight, step).double() - want).square().mean() for core in (plain, twin)]
+    assert off[1] <= 1.5 * off[0]
+    assert calls or tokens == 50

@@ -34,7 +34,7 @@ class Packed(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name that nn.Linear gives it
         weight = self.weight
-        if (few := self.multiply_few(input)) is not None:
+        if (few := multiply_few(input, weight, self.bias)) is not None:
             return few
         if torch.compiler.is_compiling() or (
             weight.dtype == torch.float32 and input.numel() * self.out_features < LEAST
@@ -48,20 +48,21 @@ class Packed(nn.Linear):
             self.packed = made_of, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
         return torch.ops.mkldnn._linear_pointwise(input, self.packed[1], self.bias, "none", [], "")
 
-    def multiply_few(self, x: Tensor) -> Tensor | None:
-        """The product by our own kernel where x has few rows; None where it cannot."""
-        weight, kind = self.weight, row_products.DTYPES.get(x.dtype)
-        if kind is None or torch.is_grad_enabled() or not native.is_plain(x) or weight.dtype != x.dtype:
-            return None
-        rows, tokens = x.numel() // x.shape[-1], x.shape[-2] if x.ndim > 1 else 1
-        few = rows <= row_products.most_rows(kind, weight.numel(), low=kind == "bf16", tokens=tokens)
-        fits = few and row_products.fits_kernels(kind, x.shape[-1]) and weight.is_contiguous()
-        if not fits or not (found := native.library()):
-            return None
-        return row_products.multiply(found, x, row_products.Matrix(kind, weight, None, self.bias))
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "packed": None}  # a copied layer packs its own
+
+
+def multiply_few(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """The product by our own kernel where x has few rows; None where it cannot."""
+    kind = row_products.DTYPES.get(x.dtype)
+    if kind is None or torch.is_grad_enabled() or not native.is_plain(x) or weight.dtype != x.dtype:
+        return None
+    rows, tokens = x.numel() // x.shape[-1], x.shape[-2] if x.ndim > 1 else 1
+    few = rows <= row_products.most_rows(kind, weight.numel(), low=kind == "bf16", tokens=tokens)
+    fits = few and row_products.fits_kernels(kind, x.shape[-1]) and weight.is_contiguous()
+    if not fits or not (found := native.library()):
+        return None
+    return row_products.multiply(found, x, row_products.Matrix(kind, weight, None, bias))
 
 
 class Product(torch.autograd.Function):

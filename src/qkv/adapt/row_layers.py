@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import spec
@@ -21,6 +22,7 @@ from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
+from qkv.core.experts import Experts
 from qkv.core.ffn import Ffn
 from qkv.core.model import Block
 from qkv.core.norm import Norm
@@ -185,6 +187,17 @@ class RowCross(Attention):
         return z.unflatten(-1, (s.heads, 1, -1))  # B H 1 K
 
 
+class RowExperts(Experts):
+    """Experts in bf16 where the processor does not multiply it: by our kernel for few tokens, for many in fp32."""
+
+    @staticmethod
+    def multiply(x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype != torch.bfloat16 or torch.is_grad_enabled():
+            return F.linear(x, weight)
+        few = onednn_linear.multiply_few(x, weight)
+        return onednn_linear.multiply(x, weight) if few is None else few
+
+
 def find_kernels(x: Tensor, step: Step, dropout: float) -> Library | None:
     """The kernels, where a pass of x [B, T, D] is one for them: nobody listens, nothing is dropped.
 
@@ -238,6 +251,8 @@ def fits(module: nn.Module) -> bool:
         turned = s.rotary is None or s.rotary.axes == 1
         return (turned and s.head_dim % row_ops.STEP == 0
                 and not (s.qk_norm and s.qk_normed == "together"))
+    if type(module) is Experts:
+        return row_products.lacks_bf16_products()
     if type(module) is Block:
         norms = [m for m in (module.attn_in, module.ffn_in, module.attn_out, module.ffn_out) if isinstance(m, Norm)]
         return fits_whole(module.spec) and all(map(fits, (module.attn, module.ffn, *norms)))
@@ -250,7 +265,7 @@ def fits_whole(s: spec.Block) -> bool:
 
 
 ROWS: dict[type[nn.Module], type[nn.Module]] = {
-    Norm: RowNorm, Ffn: RowFfn, Attention: RowAttention, Block: RowBlock,
+    Norm: RowNorm, Ffn: RowFfn, Attention: RowAttention, Block: RowBlock, Experts: RowExperts,
 }
 
 

@@ -31,6 +31,7 @@ class Experts(nn.Module):
     """Each token goes to the few experts that the router chooses (Shazeer et al. 2017), and to a shared one."""
 
     bias: Tensor
+    multiply = staticmethod(F.linear)
 
     def __init__(self, s: spec.Experts, width: int, path: str) -> None:
         super().__init__()
@@ -65,18 +66,17 @@ class Experts(nn.Module):
     def dispatch(self, x: Tensor, index: Tensor, weight: Tensor, step: Step) -> Tensor:
         """Each expert computes the tokens that were routed to it; the weighted outputs are summed in at least fp32."""
         s = self.spec
-        gates = self.gate() if s.expert.gated else ()
-        ups, downs = self.up(), self.down()
+        gates, ups, downs = self.gate() if s.expert.gated else (), self.up(), self.down()
         out = torch.zeros_like(x, dtype=weight.dtype)  # N D
         for e in active_experts(index, s.num_experts):
             token, place = (index == e).nonzero(as_tuple=True)  # tokens routed to e, and the rank of their choice
             mine = x[token]
-            up = F.linear(mine, ups[e])
+            up = self.multiply(mine, ups[e])
             if s.expert.gated:
-                act = self.act(F.linear(mine, gates[e])) * up
+                act = self.act(self.multiply(mine, gates[e])) * up
             else:
                 act = self.act(up)
-            said = F.linear(step.drop(act, s.expert.dropout), downs[e])
+            said = self.multiply(step.drop(act, s.expert.dropout), downs[e])
             out.index_add_(0, token, said * weight[token, place, None])
         return out.to(x.dtype)  # N D
 
