@@ -100,8 +100,7 @@ export class Experts extends Module {
 
   /** Each expert computes the tokens that were routed to it; the weighted outputs are summed in at least fp32. */
   dispatch(x: Tensor, index: Tensor, weight: Tensor): Tensor {
-    const gates = this.gate.unbind();
-    const [ups, downs] = [this.up.unbind(), this.down.unbind()];
+    const [gates, ups, downs] = [this.gate.unbind(), this.up.unbind(), this.down.unbind()];
     const out = zeros_like(x, { dtype: weight.dtype });  // N D
     for (const e of index.unique().tolist()) {
       const [token, place] = index.eq(e).nonzero();  // tokens routed to e, and the rank of their choice
