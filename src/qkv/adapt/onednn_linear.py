@@ -4,7 +4,6 @@ In bf16, for inference, they keep a second copy of their weights in the processo
 faster: 1.1 times with 128 rows, 1.4 with 32, 2 to 3 with one, which our own kernel reads as fast without a copy where
 there is a compiler. In fp32, on processors with AVX-512 that are not Intel's, PyTorch's MKL uses half of the width: 1.1
 times with one row, 2.1 with 512 (bench/linear.py), without a copy, and the gradients as well (bench/training_speed.py).
-With AVX2 alone, AMD's: 1.2 to 1.9 times with up to 512 rows and 2,048 outputs or more, as of a vocabulary.
 Where the processor does not multiply bf16, many rows are multiplied in fp32: PyTorch's own loop takes 4 to 10 times
 as long.
 A token of each of a few texts is multiplied by row_products.c, which adds up a row in one order in any company; MKL
@@ -23,7 +22,6 @@ from qkv.adapt import native, row_products
 
 ROWS = 32  # the order is made for so many; it was the same for every number tried
 WIDENED = 16  # rows from which on bf16 is multiplied in fp32, where the processor does not multiply it
-WIDE, FEW = 2048, 512  # outputs from which on, and rows up to which, MKL's fp32 without AVX-512 is slow but on Intel's
 LEAST = 1 << 20  # numbers of weights times rows: with fewer, oneDNN's bookkeeping costs more than it saves in fp32
 
 
@@ -102,9 +100,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         wide = many and x.dtype == torch.bfloat16 and not has_bf16_products()
         return (multiply_widened if wide else F.linear)(x, weight, bias)
     if not is_mkl_slow():
-        few = len(weight) >= WIDE and x.numel() <= FEW * x.shape[-1] and not torch.is_grad_enabled()
-        if not few or not is_mkl_slow_with_few():
-            return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return Product.apply(x, weight, bias)  # type: ignore[no-any-return]
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
@@ -162,14 +158,6 @@ def is_mkl_slow() -> bool:
     if not known.get("avx512_f") or "Intel" in known.get("cpu_name", "Intel"):
         return False
     return torch.backends.mkl.is_available() and has_operations()
-
-
-@cache
-def is_mkl_slow_with_few() -> bool:
-    """Whether fp32 products of MKL are slow for a few hundred rows and many outputs: x86 with AVX2, but not Intel's."""
-    known = getattr(torch.cpu, "get_capabilities", dict[str, Any])()
-    plain = known.get("avx2") and not known.get("avx512_f") and "Intel" not in known.get("cpu_name", "Intel")
-    return bool(plain) and torch.backends.mkl.is_available() and has_operations()
 
 
 def read_memory_size() -> int:
