@@ -379,6 +379,7 @@ def test_experts_in_bf16_say_what_the_core_says(tokens, monkeypatch):
     monkeypatch.setattr(row_products, "lacks_bf16_products", lambda: True)
     s = spec.Experts(num_experts=4, top_k=2, expert=spec.Ffn(width=96, activation="silu", gated=True))
     draw = torch.Generator().manual_seed(4)
+    torch.manual_seed(4)
     plain, calls, run = Experts(s, 64, "moe").to(torch.bfloat16), [], row_products.multiply
     monkeypatch.setattr(row_products, "multiply", lambda *a: (calls.append(len(a[1])), run(*a))[1])
     x = torch.randn(1, tokens, 64, generator=draw).to(torch.bfloat16)

@@ -31,7 +31,7 @@ class Experts(nn.Module):
     """Each token goes to the few experts that the router chooses (Shazeer et al. 2017), and to a shared one."""
 
     bias: Tensor
-    multiply = staticmethod(F.linear)
+    multiply = staticmethod(F.linear)  # rows by an expert's matrix; adapt/row_layers.py has a faster one
 
     def __init__(self, s: spec.Experts, width: int, path: str) -> None:
         super().__init__()
