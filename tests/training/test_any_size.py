@@ -13,8 +13,8 @@ import torch
 from qkv import cost
 from qkv.data import hf_datasets, shards
 from qkv.data.bad_rows import BadRowPolicy
-from qkv.data.cache import list_entries
-from qkv.data.mapped_rows import MappedRows
+from qkv.data.cache import hear_progress, list_entries
+from qkv.data.mapped_rows import MappedRows, spool_rows
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.training import assemble, large_text, recipes
@@ -206,6 +206,24 @@ def write_talks(path: Path) -> list[dict[str, Any]]:
         talks.append({"messages": turns * (1 + i % 3)})
     path.write_text("".join(json.dumps(talk, ensure_ascii=False) + "\n" for talk in talks), encoding="utf-8")
     return talks
+
+
+def test_a_sample_of_many_rows_maps_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = spool_rows((f"row {i} 雨", str(i % 7)) for i in range(1000))
+    maps, memmap = list[Any](), np.memmap
+    monkeypatch.setattr(np, "memmap", lambda *given, **named: maps.append(given) or memmap(*given, **named))
+    assert rows[::4] == [(f"row {i} 雨", str(i % 7)) for i in range(0, 1000, 4)]
+    assert len(maps) == math.ceil(250 / 32)  # pages of a map count as memory of the process while it is open
+
+
+def test_the_reading_of_many_rows_says_how_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
+    (folder / "pairs.tsv").write_text("".join(f"雨 {i}\train {i}\n" for i in range(300)), encoding="utf-8")
+    heard: list[Any] = []
+    with hear_progress(heard.append):
+        recipes.configure("pairs.tsv", SMALL)
+    assert {event["kind"] for event in heard} == {"reading"}
+    assert [str(event["text"]) for event in heard[:2]] == ["reading rows (0)", "reading rows (32)"]
 
 
 @pytest.mark.parametrize("words", [[], ["data.weights=[2.5]"], ["model.context=12", "objective=chat"]])

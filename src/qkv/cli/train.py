@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def command(
     common: Common, recipe: str | None, overrides: tuple[str, ...], out: Path | None, dry_run: bool, resume: str,
     smoke: bool, seed: int | None, processes: int, settings: str | None, track: tuple[str, ...],
 ) -> int:
+    from qkv.data.cache import hear_progress
     from qkv.training import recipes, run_dir
 
     if settings is not None:
@@ -60,7 +62,8 @@ def command(
         given.remove(recipe)
     words = [*given, *([] if seed is None else [f"training.seed={seed}"])]
     words += [] if common.dtype == "auto" else [f"training.precision={common.dtype}"]
-    run = recipes.configure(recipe, words, smoke=smoke)
+    with show_events(common) as live, hear_progress(live):
+        run = recipes.configure(recipe, words, smoke=smoke)
     for line in run.about:
         common.note(line)
     if dry_run and processes > 1:
@@ -254,19 +257,22 @@ class Plain:
 class Live(Plain):
     """A line that moves, and above it what is worth keeping: notes, evaluations, sample translations."""
 
-    def __enter__(self) -> "Live":
+    @cached_property
+    def progress(self) -> Any:
+        """The line, which is there from the first event on."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[said]}"))
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task("train", total=None, said="")
-        self.progress.start()
-        return self
+        made = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.task = made.add_task("train", total=None, said="")
+        made.start()
+        return made
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):
-            self.progress.stop()
+            if "progress" in vars(self):
+                self.progress.stop()
 
     def show(self, event: dict[str, Any]) -> None:
         """An event, in the line that moves or above it."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qkv.errors import QkvError
 from qkv.files import hold_lock, is_abandoned
@@ -21,14 +21,14 @@ from qkv.messages import Message
 from qkv.paths import cache_dir
 
 T = TypeVar("T")
-Tell = Callable[[Message, int, int], None]  # what is being done, how much of it, of how much
+Tell = Callable[[dict[str, Any]], None]  # an event as a run reports it
 HEARER: ContextVar[Tell | None] = ContextVar("HEARER", default=None)  # see hear_progress()
 USER = "user."  # begins the name of the empty file by which a process says that it reads an entry
 
 
 @contextmanager
 def hear_progress(tell: Tell | None) -> Iterator[None]:
-    """Within it `tell` hears how far the encoding of large data is."""
+    """Within it `tell` gets events of how far the reading and encoding of large data is."""
     token = HEARER.set(tell)
     try:
         yield
@@ -37,9 +37,9 @@ def hear_progress(tell: Tell | None) -> Iterator[None]:
 
 
 def tell_progress(doing: Message, done: int, of: int) -> None:
-    """Say how far something is to whoever hears it."""
+    """Say how far something is to whoever hears it: how much `of` all is done; with 0 after how many seconds."""
     if hearer := HEARER.get():
-        hearer(doing, done, of)
+        hearer({"kind": "reading", "step": 0, "text": doing, "done": done, "of": of})
 
 
 @dataclass(frozen=True)

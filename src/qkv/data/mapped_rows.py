@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,6 +64,9 @@ class MappedRows(Sequence[Any]):
 
     def take(self, numbers: Sequence[int]) -> list[Any]:
         """Some rows, each a tuple of its sides."""
+        if len(numbers) > CHUNK:  # a part at a time: the pages of a map count as memory until it is closed
+            parts = (self.take(numbers[at : at + CHUNK]) for at in range(0, len(numbers), CHUNK))
+            return list(chain.from_iterable(parts))
         texts = self.dtype in ("", JSON)
         data = np.asarray(np.memmap(self.file, dtype="u1" if texts else self.dtype, mode="r"))
         places = self.chosen[np.asarray(numbers, dtype=np.int64)][:, None] * self.sides + np.arange(self.sides + 1)
@@ -117,14 +121,16 @@ def spool_rows(rows: Iterable[Any], *, behind: str = "") -> MappedRows:
     Raises:
         QkvError: the file cannot be written.
     """
-    sign, ends, sides, at, kind = hashlib.sha256(), array("q", [0]), 1, 0, ""
+    sign, ends, sides, at, kind, start = hashlib.sha256(), array("q", [0]), 1, 0, "", time.monotonic()
     try:
         encoded_dir().mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=encoded_dir(), prefix=f"{TEMPORARY}{os.getpid()}.")
         path = Path(name)
         with ExitStack() as undo, os.fdopen(number, "wb") as file:
             undo.callback(path.unlink)
-            for row in rows:
+            for n, row in enumerate(rows):
+                if n % CHUNK == 0:
+                    tell_progress(Message("reading rows ({n:,})", n=n), int(time.monotonic() - start), 0)
                 texts = list_sides(row)
                 sides, kind = len(texts), JSON if texts is not row else ""
                 for text in texts:

@@ -203,6 +203,8 @@ class Data(Part):
 
     def hold_out_rows(self, sets: list[Any], amount: float, *, top: bool = False) -> tuple[list[Any], list[Any]]:
         """(what stays of each set, held out): chosen by the hash of one side of a pair, or of a whole conversation."""
+        if not amount:
+            return sets, []
         side = 1 if self.apart == "target" else 0
 
         def key(row: Any) -> str:

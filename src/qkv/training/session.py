@@ -49,11 +49,7 @@ def train(run: Run, directory: Path | None, device: str, report: Report | None, 
     run = recall_choices(run, directory) if directory and going_on else run
     run = share_choices(run, ranks) if ranks.size > 1 else run
 
-    def report_reading(doing: Message, done: int, of: int) -> None:
-        if report and ranks.first:
-            report({"kind": "reading", "step": 0, "text": doing, "done": done, "of": of})
-
-    with hear_progress(report_reading):
+    with hear_progress(report if ranks.first else None):
         a = assemble(run, directory=directory if going_on else None, device=device)
     if directory is None:
         return train_assembly(a, None, report, resume, ranks, start)
