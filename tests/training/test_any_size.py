@@ -209,11 +209,12 @@ def write_talks(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_sample_of_many_rows_maps_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.data.mapped_rows.PART", 16)
     rows = spool_rows((f"row {i} 雨", str(i % 7)) for i in range(1000))
     maps, memmap = list[Any](), np.memmap
     monkeypatch.setattr(np, "memmap", lambda *given, **named: maps.append(given) or memmap(*given, **named))
     assert rows[::4] == [(f"row {i} 雨", str(i % 7)) for i in range(0, 1000, 4)]
-    assert len(maps) == math.ceil(250 / 32)  # pages of a map count as memory of the process while it is open
+    assert len(maps) == math.ceil(250 / 16)  # pages of a map count as memory of the process while it is open
 
 
 def test_the_reading_of_many_rows_says_how_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

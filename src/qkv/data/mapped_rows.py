@@ -29,6 +29,7 @@ LARGE = 50_000  # rows that are not held in memory
 HEAVY = 8_000_000  # characters of rows that are not
 JSON = "json"  # in the place of a type: the row is what the one text of it says
 CHUNK = 1 << 14  # rows that are read, or encoded by all cores, at a time
+PART = 1 << 10  # rows of one map: each brings in 64 KiB, which count as memory of the process until the map is closed
 VERSION = 1  # of what is in the cache
 TEMPORARY = "rows."  # begins the names of files that a process needs for itself
 
@@ -64,8 +65,8 @@ class MappedRows(Sequence[Any]):
 
     def take(self, numbers: Sequence[int]) -> list[Any]:
         """Some rows, each a tuple of its sides."""
-        if len(numbers) > CHUNK:  # a part at a time: the pages of a map count as memory until it is closed
-            parts = (self.take(numbers[at : at + CHUNK]) for at in range(0, len(numbers), CHUNK))
+        if len(numbers) > PART:
+            parts = (self.take(numbers[at : at + PART]) for at in range(0, len(numbers), PART))
             return list(chain.from_iterable(parts))
         texts = self.dtype in ("", JSON)
         data = np.asarray(np.memmap(self.file, dtype="u1" if texts else self.dtype, mode="r"))
