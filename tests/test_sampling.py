@@ -1,6 +1,8 @@
 """Distributions against filters written plainly, and draws against the distribution that they come from."""
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv import sampling
+from qkv.adapt import native, row_ops
 from qkv.errors import QkvError
 from qkv.sampling import Sampling, distribution, draw, uniform
+
+kernels = [partial(row_ops.select, found) for found in (native.library(),) if found]
 
 
 def plainly(logits: list[float], s: Sampling) -> list[float]:
@@ -129,11 +134,15 @@ def test_impossible_values_are_named(field, value):
 
 
 @pytest.mark.parametrize(("rows", "vocabulary", "count"), [(1, 5, 8), (3, 100, 4), (9, 5000, 8), (40, 40_007, 3)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_likeliest_are_those_of_the_log_softmax(rows: int, vocabulary: int, count: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("select", "dtype"), [
+    *((sampling.select_top, dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16)),
+    *((kernel, dtype) for kernel in kernels for dtype in (torch.float32, torch.bfloat16))])  # fmt: skip
+def test_the_likeliest_are_those_of_the_log_softmax(
+    rows: int, vocabulary: int, count: int, select: Any, dtype: torch.dtype
+) -> None:
     logits = (torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 9).to(dtype)
     before, forbid = logits.clone(), (0, vocabulary - 1)
-    values, ids = sampling.select_top(logits, count, forbid)
+    values, ids = select(logits, count, forbid)
     wide = torch.promote_types(dtype, torch.float32)
     expected = logits.double().log_softmax(-1).index_fill_(-1, torch.tensor(forbid), -math.inf)
     best = expected.topk(min(count, vocabulary)).values
@@ -144,11 +153,12 @@ def test_the_likeliest_are_those_of_the_log_softmax(rows: int, vocabulary: int, 
     assert torch.equal(logits, before)
 
 
-def test_the_likeliest_pass_on_what_is_not_a_number_and_stand_huge_logits() -> None:
+@pytest.mark.parametrize("select", [sampling.select_top, *kernels])
+def test_the_likeliest_pass_on_what_is_not_a_number_and_stand_huge_logits(select: Any) -> None:
     logits = torch.zeros(2, 5000)
     logits[0, 7] = math.nan
     logits[1, 4999] = 3e4
-    values, ids = sampling.select_top(logits, 2)
+    values, ids = select(logits, 2, ())
     assert values[0].isnan().all()
     assert ids[1, 0] == 4999
     assert values[1].tolist() == [0.0, -3e4]

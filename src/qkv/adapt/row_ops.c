@@ -277,3 +277,80 @@ int qkv_attend(const Attend *job, Fork fork, Ask number, int64_t threads) {
   else attend_part(&team);
   return team.failed;
 }
+
+/* Of each row of x [rows, n] the `count` greatest numbers, greatest first and of equal ones the first, but none whose
+   index is barred; then two numbers, the greatest of all and the sum of all e^(x - it). Where there are not so many
+   above -infinity, the last ones are that, and have no index. */
+typedef struct {
+  const void *x;
+  const int64_t *barred;
+  int64_t *ids; /* rows, count */
+  float *out;   /* rows, count + 2 */
+  int64_t rows, n, step, count, bars;
+  int32_t low;
+} Select;
+
+static void put_in(const Select *job, float *best, int64_t *ids, float x, int64_t id) {
+  int64_t j = job->count - 1;
+  for (int64_t b = 0; b < job->bars; b++)
+    if (job->barred[b] == id) return;
+  for (; j > 0 && best[j - 1] < x; j--) best[j] = best[j - 1], ids[j] = ids[j - 1];
+  best[j] = x, ids[j] = id;
+}
+
+#define LINES 4 /* vectors that are looked at together */
+
+INLINE float find_best(const Select *job, const void *x, float *best, int64_t *ids, int low) {
+  int64_t i = 0, last = job->count - 1;
+  vec most = {0};
+  most -= __builtin_inff();
+  for (; i + LINES * LANES <= job->n; i += LINES * LANES) {
+    vec m = read(x, i, low);
+    for (int p = 1; p < LINES; p++) m = greater_of(read(x, i + p * LANES, low), m);
+    most = greater_of(m, most);
+    if (any(m > best[last]))
+      for (int64_t j = i; j < i + LINES * LANES; j++)
+        if (read_one(x, j, low) > best[last]) put_in(job, best, ids, read_one(x, j, low), j);
+  }
+  float top = most_of(most);
+  for (; i < job->n; i++) {
+    float one = read_one(x, i, low);
+    top = one > top ? one : top;
+    if (one > best[last]) put_in(job, best, ids, one, i);
+  }
+  return top;
+}
+
+#define CHUNK 4096 /* numbers that are added up in fp32 */
+
+INLINE float add_exponentials(const Select *job, const void *x, float top, int low) {
+  double total = 0.0;
+  int64_t i = 0;
+  while (i + LINES * LANES <= job->n) {
+    vec sums[LINES] = {{0}};
+    for (int64_t end = i + CHUNK; i + LINES * LANES <= job->n && i < end; i += LINES * LANES)
+      for (int p = 0; p < LINES; p++) sums[p] += exponential(read(x, i + p * LANES, low) - top);
+    total += add_up((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  }
+  for (; i < job->n; i++) total += exponential((vec){0} + (read_one(x, i, low) - top))[0];
+  return (float)total;
+}
+
+#define SELECT(low) { \
+    out[job->count] = find_best(job, x, out, ids, low); \
+    out[job->count + 1] = add_exponentials(job, x, out[job->count], low); }
+
+static void select_rows(const void *given, int64_t from, int64_t to) {
+  const Select *job = given;
+  for (int64_t r = from; r < to; r++) {
+    const void *x = (const uint8_t *)job->x + r * job->step * (job->low ? 2 : 4);
+    int64_t *ids = job->ids + r * job->count;
+    float *out = job->out + r * (job->count + 2);
+    for (int64_t j = 0; j < job->count; j++) out[j] = -__builtin_inff(), ids[j] = 0;
+    if (job->low) SELECT(1) else SELECT(0)
+  }
+}
+
+void qkv_select(const Select *job, Fork fork, Ask number, int64_t threads) {
+  share_rows((Shares){select_rows, job, threads > 1 ? number : 0, job->rows, threads}, fork);
+}

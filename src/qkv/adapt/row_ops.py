@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv import spec
+from qkv import sampling, spec
 from qkv.adapt.native import Library
 from qkv.adapt.row_products import address
 from qkv.errors import QkvError
@@ -34,6 +34,8 @@ Attend = describe(
     i="rows heads groups size value_size q_step k_step v_step k_group v_group bias_row bias_head",
     f="scale cap", n="low",
 )
+
+Select = describe("Select", p="x barred ids out", i="rows n step count bars", n="low")
 
 
 def norm(
@@ -84,13 +86,12 @@ def attend(
         bias = bias.expand(rows, heads, 1, keys)
         bias = bias if bias.stride(3) == 1 else bias.contiguous()
     spread = (0, 0) if bias is None else (bias.stride(0), bias.stride(1))
-    sources = [n for n in range(k.shape[0]) for _ in range(each)]
-    starts = [(ctypes.c_int64 * rows)(*(step * n for n in sources)) for step in (k.stride(0), v.stride(0))]
-    lengths = (ctypes.c_int64 * rows)(*[keys] * rows)
+    sources = torch.arange(rows) // each
+    places = sources * k.stride(0), sources * v.stride(0), torch.full((rows,), keys)  # B, B, B
     out = torch.empty(rows, heads * v.shape[3], dtype=q.dtype)
     job = Attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias),
-                 *map(ctypes.addressof, (*starts, lengths)), 0, rows, heads, k.shape[1], size, v.shape[3], *steps,
-                 *spread, scale, cap, q.dtype == torch.bfloat16)
+                 *(t.data_ptr() for t in places), 0, rows, heads, k.shape[1], size, v.shape[3], *steps, *spread,
+                 scale, cap, q.dtype == torch.bfloat16)
     return run(found, job, out, k.numel())
 
 
@@ -113,6 +114,27 @@ def attend_pages(
                  listed, rows, heads, k.shape[1], size, v.shape[2], q.stride(0), k.stride(0), v.stride(0), k.stride(1),
                  v.stride(1), 0, 0, scale, cap, q.dtype == torch.bfloat16)
     return run(found, job, out, sum(lengths) * k.shape[1] * size)
+
+
+def select(found: Library, logits: Tensor, count: int, forbid: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """As `sampling.select_top` of logits [B, V], in two passes over a row, which then is still in the cache."""
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    values, ids = find_best(found, logits, min(count, logits.shape[-1]), forbid)
+    rest = (~values.isfinite().all(1)).nonzero()[:, 0]
+    if len(rest):  # rows in which something is no finite number
+        values[rest], ids[rest] = sampling.select_top(logits[rest], count, forbid)
+    return values, ids
+
+
+def find_best(found: Library, logits: Tensor, count: int, forbid: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The best ids and their log probabilities; a row without as many numbers above -inf has -inf among them."""
+    rows, size = logits.shape
+    barred, ids = (ctypes.c_int64 * len(forbid))(*forbid), torch.empty(rows, count, dtype=torch.long)
+    out = torch.empty(rows, count + 2)
+    job = Select(logits.data_ptr(), ctypes.addressof(barred), ids.data_ptr(), out.data_ptr(), rows, size,
+                 logits.stride(0), count, len(forbid), logits.dtype == torch.bfloat16)
+    found.opened.qkv_select(ctypes.addressof(job), *found.share_out(logits.numel()))
+    return out[:, :count] - (out[:, count] + out[:, count + 1].log())[:, None], ids
 
 
 def run(found: Library, job: ctypes.Structure, out: Tensor, work: int) -> Tensor:
@@ -144,6 +166,12 @@ def check_library(found: Library) -> None:
             one, two = x[:, :32].double().chunk(2, -1)
             act = {"relu": F.relu, "silu": F.silu, "gelu_tanh": lambda t: F.gelu(t, approximate="tanh")}[activation]
             expect("gate", gate(found, x[:, :16], x[:, 16:32], activation), act(one) * two)
+        logits = draw_some(3, 5010)[:, :5003]
+        barred = logits.argmax(-1).tolist()
+        values, ids = find_best(found, logits, 3, barred)
+        want = logits.double().log_softmax(-1).index_fill(1, torch.tensor(barred), -torch.inf)
+        expect("the likeliest", values, want.topk(3).values, 2**-18)
+        expect("the likeliest", values, want.gather(1, ids), 2**-18)
         q, k, v = draw_some(4, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
         bias = draw_some(2, 1, 1, 37, dtype=torch.float32)
         wide_k, wide_v, added = (t.double().repeat_interleave(2, 0) for t in (k, v, bias))

@@ -100,6 +100,34 @@ INLINE float add_up(vec x) {
 #endif
 }
 
+INLINE vec greater_of(vec a, vec b) { /* b where one of them is no number */
+#if LANES == 16
+  return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+  return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  vec c;
+  for (int i = 0; i < LANES; i++) c[i] = a[i] > b[i] ? a[i] : b[i];
+  return c;
+#endif
+}
+
+INLINE float most_of(vec x) {
+  float most = x[0];
+  for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+INLINE int any(whole where) { /* of numbers that are 0 or -1 */
+#if LANES == 16
+  return _mm512_movepi32_mask((__m512i)where) != 0;
+#elif LANES == 8
+  return _mm256_movemask_ps((__m256)where) != 0;
+#else
+  return (where[0] | where[1] | where[2] | where[3]) != 0;
+#endif
+}
+
 INLINE vec choose(whole where, vec a, vec b) { return (vec)(((whole)a & where) | ((whole)b & ~where)); }
 
 /* e^x for x within the exponents of fp32, to about its last bit: 2^n times a polynomial on half of ln 2 each way. */
