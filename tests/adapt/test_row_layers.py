@@ -334,43 +334,77 @@ def test_a_norm_takes_states_of_any_shape(kind, shape):
     assert (twin(x) - norm(x.double())).abs().max() <= 1e-5
 
 
-@able
-@pytest.mark.parametrize("beams", [1, 3])
-def test_a_step_reads_its_source_as_the_core_does(beams, monkeypatch):
-    read = spec.Attention(heads=4, groups=4, head_dim=32, mask=spec.Mask("memory"), bias=True)
-    blocks = {
-        name: tuple(
-            spec.Block(
-                attn=spec.Attention(heads=4, groups=4, head_dim=32, mask=spec.Mask(kind), bias=True),
-                cross=read if across else None,
-                ffn=spec.Ffn(width=96, activation="relu", gated=False), norm_in=None, norm_sum=spec.Norm("layer"),
-            )
-            for _ in range(3)
-        )
-        for name, kind, across in (("encoder", "full", False), ("decoder", "causal", True))
-    }  # fmt: skip
-    stacks = {name: spec.Stack(width=64, blocks=each, context=64) for name, each in blocks.items()}
-    plain = hub.build(spec.Spec(vocabulary=50, **stacks, head=spec.Head("untied"))).core.eval()
+PLACES = {"sum": "norm_sum", "before": "norm_in", "before and after": "norm_in norm_out"}
+
+
+def build_translator(place):
+    """A small encoder-decoder whose blocks have their norms in a place."""
+    own = spec.Attention(heads=4, groups=4, head_dim=32, mask=spec.Mask("causal"), bias=True)
+    read, norms = replace(own, heads=2, groups=2, mask=spec.Mask("memory"), out_bias=True), PLACES[place].split()
+    block = spec.Block(
+        attn=own, cross=read, ffn=spec.Ffn(width=96, activation="relu", gated=False), norm_in=None,
+    )  # fmt: skip
+    block = replace(block, **dict.fromkeys(norms, spec.Norm("layer")))
+    first = replace(block, attn=replace(own, mask=spec.Mask("full")), cross=None)
+    encoder, decoder = (spec.Stack(width=64, blocks=(one,) * 3, context=64) for one in (first, block))
+    whole = spec.Spec(vocabulary=50, encoder=encoder, decoder=decoder, head=spec.Head("untied"))
+    core = hub.build(whole).core.eval()
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for p in plain.parameters():
+        for p in core.parameters():
             p.copy_(torch.randn(p.shape, generator=draw) * 0.2)
-    twin, calls, attend = copy.deepcopy(plain), [], row_ops.attend
-    row_layers.use_rows(twin)
-    monkeypatch.setattr(row_ops, "attend", lambda found, q, k, *a, **b: (calls.append((len(q), len(k))),
-                                                                         attend(found, q, k, *a, **b))[1])  # fmt: skip
+    return core
+
+
+def translate_step_by_step(core, beams):
+    """The logits of four tokens of two sources, one of them padded."""
+    draw = torch.Generator().manual_seed(4)
     source, real = torch.randint(0, 50, (2, 11), generator=draw), torch.ones(2, 11, dtype=torch.bool)
     real[1, 7:] = False
     ids = torch.randint(0, 50, (2 * beams, 4), generator=draw)
-    found = []
     with torch.inference_mode():
-        for core in (plain.double(), twin):
-            memory = core.encode(source, Inputs(padding_mask=real))
-            given, cache = Inputs(memory=memory, source_padding_mask=real), Static(3)
-            steps = [core(ids[:, at : at + 1], given, cache, mode="decode").logits for at in range(4)]
-            found.append(torch.cat(steps, 1))
-    assert calls.count((2 * beams, 2)) >= 12  # of three layers and four tokens, by our own kernel
-    assert (found[1] - found[0]).abs().max() <= 2e-5 * found[0].std()
+        memory = core.encode(source, Inputs(padding_mask=real))
+        given, cache = Inputs(memory=memory, source_padding_mask=real), Static(3)
+        return torch.cat([core(ids[:, at : at + 1], given, cache, mode="decode").logits for at in range(4)], 1)
+
+
+@able
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("way", ["blocks", "parts"])
+def test_a_step_reads_its_source_as_the_core_does(beams, place, way, monkeypatch):
+    plain = build_translator(place)
+    twin, calls, attend, run = copy.deepcopy(plain), [], row_ops.attend, row_layers.step_blocks
+    row_layers.use_rows(twin)
+    monkeypatch.setattr(row_ops, "attend", lambda found, q, k, *a, **b: (calls.append((len(q), len(k))),
+                                                                         attend(found, q, k, *a, **b))[1])  # fmt: skip
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
+    if way == "parts":
+        monkeypatch.setattr(row_layers, "find_memory", lambda *_: None)
+    want, got = translate_step_by_step(plain.double(), beams), translate_step_by_step(twin, beams)
+    by_part = 4 if way == "parts" else 1  # steps: in the first one the source's keys are not there yet
+    own = int(beams == 1)  # attention to the text then has as many keys
+    assert calls.count((2 * beams, 2)) == 3 * by_part * (1 + own)  # by our own kernel, in each of three layers
+    assert calls.count(3) == 4 - by_part
+    assert (got - want).abs().max() <= 2e-5 * want.std()
+
+
+@able
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_blocks_that_read_a_source_have_the_bits_of_their_parts(place, kind, monkeypatch):
+    core = build_translator(place).to(torch.bfloat16)
+    if kind != "bf16":
+        quantise.quantise(core, kind)
+    row_layers.use_rows(core)
+    calls, run = [], row_layers.step_blocks
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
+    whole = [translate_step_by_step(core, beams) for beams in (1, 3)]
+    alone = kind == "bf16" and row_products.most_rows("bf16", 1, low=True) < 2  # one row at a time
+    assert calls == ([] if alone else [3] * 6)
+    monkeypatch.setattr(row_layers, "find_memory", lambda *_: None)
+    parts = [translate_step_by_step(core, beams) for beams in (1, 3)]
+    assert all(torch.equal(got, part) for got, part in zip(whole, parts, strict=True))
 
 
 @able

@@ -1,19 +1,24 @@
-/* A decoding step of whole blocks: norm, queries, keys and values, rotation, attention, sum, norm, feed-forward, sum.
-   The parts are those of row_products.c and row_ops.c, in the same order, so that a row has the same bits by either way;
-   threads are started once for all blocks and wait for one another at a barrier between the parts. */
+/* A decoding step of whole blocks: attention, attention to a source where there is one, feed-forward, each with its norms
+   and added to the states. The parts are those of row_products.c and row_ops.c, in the same order, so that a row has the
+   same bits by either way; threads are started once for all blocks and wait for one another at a barrier between the
+   parts. */
 
 #include "row_products.c"
 #include "row_ops.c"
 
+enum { SELF, CROSS, FFN, PARTS_OF_BLOCK };
+enum { BEFORE, AFTER, OF_SUM, NORMS_OF_PART };
+enum { Q, K, V, OUT, UP, UP_TOO, DOWN, CROSS_Q, CROSS_OUT, JOBS }; /* UP: or gate, and then UP_TOO is up */
+
 typedef struct {
   void *x, *scratch;    /* rows of `width` numbers, which become the block's output; `qkv_block_scratch` bytes */
-  void *keys, *values;  /* where new ones are stored: row r from number k_to[r] on, groups as far apart as `attend` says */
-  const int64_t *k_to, *v_to;
-  Norm norms[4];        /* weights: before attention and before the network; after them, or none */
+  const int64_t *k_to, *v_to; /* where new keys and values are stored: row r from number k_to[r] on, groups as far apart
+                                 as `attend` says */
+  Norm norms[PARTS_OF_BLOCK][NORMS_OF_PART]; /* weights, or none */
   Norm heads[2];        /* of each head of a query and of a key, or none */
-  Job jobs[7];          /* weights: of q k v out, up or gate, up where there is a gate, down */
+  Job jobs[JOBS];       /* weights */
   Turn turn;            /* angles of queries and keys; no cos: none */
-  Attend attend;
+  Attend attend, cross; /* cross: no heads: there is no source */
   Gate gate;
   int64_t rows, width, laid_bytes; /* laid_bytes: of the largest x that is laid out */
   int32_t low;
@@ -25,43 +30,54 @@ static void *allocate(uint8_t **scratch, int64_t bytes) { /* the next part of it
   return found;
 }
 
+static int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int part_of(int job) { return job < UP ? SELF : job < CROSS_Q ? FFN : CROSS; }
+
+static void connect_attention(const Block *b, Attend *attend, const void *q, int64_t step, void *out) {
+  attend->q = q, attend->q_step = step, attend->out = out, attend->rows = b->rows, attend->low = b->low;
+}
+
 /* Every part reads what the one before wrote. Returns where the scratch memory ends. */
 static uint8_t *connect_parts(Block *b) {
-  int64_t rows = b->rows, size = b->low ? 2 : 4, most = 0, gated = b->jobs[5].n > 0;
-  int64_t all = b->jobs[0].n + b->jobs[1].n + b->jobs[2].n, both = b->jobs[4].n + b->jobs[5].n, ffn = b->jobs[4].n;
-  for (int n = 0; n < 7; n++) {
+  int64_t rows = b->rows, size = b->low ? 2 : 4, most = 0, gated = b->jobs[UP_TOO].n > 0;
+  int64_t all = b->jobs[Q].n + b->jobs[K].n + b->jobs[V].n, both = b->jobs[UP].n + b->jobs[UP_TOO].n, ffn = b->jobs[UP].n;
+  int64_t mixed = b->attend.heads * b->attend.value_size, mixed_too = b->cross.heads * b->cross.value_size;
+  for (int n = 0; n < JOBS; n++) {
     Job *job = b->jobs + n;
     job->rows = rows, job->narrow = b->low;
-    job->k = n == 3 ? b->attend.heads * b->attend.value_size : n == 6 ? ffn : b->width;
-    job->step = n < 3 ? all : n == 4 || n == 5 ? both : b->width;
-    most = job->k > most ? job->k : most;
+    job->k = n == OUT ? mixed : n == CROSS_OUT ? mixed_too : n == DOWN ? ffn : b->width;
+    job->step = n <= V ? all : n == UP || n == UP_TOO ? both : n == CROSS_Q ? job->n : b->width;
+    most = greatest(job->k, most);
   }
   b->laid_bytes = ((rows + MOST - 1) / MOST * MOST * most * 4 + 127) / 64 * 64;
   uint8_t *scratch = (uint8_t *)(((uintptr_t)b->scratch + 63) & ~(uintptr_t)63);
   b->scratch = scratch;
   allocate(&scratch, 3 * b->laid_bytes);
-  uint8_t *normed = allocate(&scratch, rows * b->width * size), *three = allocate(&scratch, rows * all * size);
-  uint8_t *mixed = allocate(&scratch, rows * b->jobs[3].k * size), *more = allocate(&scratch, rows * b->width * size);
-  uint8_t *sum = allocate(&scratch, rows * b->width * size), *two = allocate(&scratch, rows * both * size);
-  uint8_t *act = allocate(&scratch, rows * ffn * size);
-  for (int n = 0; n < 4; n++) {
-    Norm *norm = b->norms + n;
-    norm->x = n == 0 ? b->x : n == 1 ? sum : more, norm->out = n < 2 ? normed : more;
+  uint8_t *normed = allocate(&scratch, rows * b->width * size), *more = allocate(&scratch, rows * b->width * size);
+  uint8_t *three = allocate(&scratch, rows * greatest(all, b->jobs[CROSS_Q].n) * size);
+  uint8_t *z = allocate(&scratch, rows * greatest(mixed, mixed_too) * size);
+  uint8_t *two = allocate(&scratch, rows * both * size), *act = allocate(&scratch, rows * ffn * size);
+  for (int n = 0; n < PARTS_OF_BLOCK * NORMS_OF_PART; n++) {
+    Norm *norm = b->norms[0] + n;
+    int which = n % NORMS_OF_PART;
+    norm->x = which == AFTER ? more : b->x, norm->out = which == BEFORE ? normed : which == AFTER ? more : b->x;
     norm->rows = rows, norm->n = b->width, norm->low = b->low;
   }
-  for (int n = 0; n < 7; n++) {
+  for (int n = 0; n < JOBS; n++) {
     Job *job = b->jobs + n;
-    job->x = n == 3 ? mixed : n == 6 ? act : normed;
-    int64_t place = n == 1 || n == 2 || n == 5; /* neighbours of one kind share what is laid out */
-    job->laid = place && job->kind == job[-1].kind ? job[-1].laid : (uint8_t *)b->scratch + (n == 2 ? 2 : place) * b->laid_bytes;
+    job->x = n == OUT || n == CROSS_OUT ? z : n == DOWN ? act : b->norms[part_of(n)][BEFORE].weight ? normed : b->x;
+    int64_t place = n == K || n == V || n == UP_TOO; /* neighbours of one kind share what is laid out */
+    job->laid = place && job->kind == job[-1].kind ? job[-1].laid : (uint8_t *)b->scratch + (n == V ? 2 : place) * b->laid_bytes;
   }
-  b->jobs[0].out = three, b->jobs[1].out = three + b->jobs[0].n * size;
-  b->jobs[2].out = three + (b->jobs[0].n + b->jobs[1].n) * size;
-  b->jobs[3].out = b->jobs[6].out = more, b->jobs[4].out = two, b->jobs[5].out = two + ffn * size;
+  b->jobs[Q].out = b->jobs[CROSS_Q].out = three, b->jobs[K].out = three + b->jobs[Q].n * size;
+  b->jobs[V].out = three + (b->jobs[Q].n + b->jobs[K].n) * size;
+  b->jobs[OUT].out = b->jobs[CROSS_OUT].out = b->jobs[DOWN].out = more;
+  b->jobs[UP].out = two, b->jobs[UP_TOO].out = two + ffn * size;
   b->turn.x = three, b->turn.rows = rows, b->turn.step = all, b->turn.low = b->low, b->turn.size = b->attend.size;
   b->turn.heads = b->attend.heads + b->attend.groups; /* keys stand behind queries */
-  b->attend.q = three, b->attend.out = mixed, b->attend.rows = rows, b->attend.q_step = all, b->attend.low = b->low;
-  b->attend.k = b->keys, b->attend.v = b->values;
+  connect_attention(b, &b->attend, three, all, z);
+  connect_attention(b, &b->cross, three, b->jobs[CROSS_Q].n, z);
   b->gate.gate = two, b->gate.up = gated ? two + ffn * size : 0, b->gate.out = act;
   b->gate.rows = rows, b->gate.n = ffn, b->gate.step = both, b->gate.low = b->low;
   return scratch;
@@ -75,20 +91,14 @@ typedef struct {
   int32_t alone, failed; /* alone: there is one row */
 } BlockTeam;
 
-static void add_columns(const Block *b, const void *x, const void *more, void *to, int64_t number, int64_t threads) {
-  int64_t all = b->rows * b->width / LANES;
-  for (int64_t i = all * number / threads; i < all * (number + 1) / threads; i++)
-    write(to, i * LANES, b->low, read(x, i * LANES, b->low) + read(more, i * LANES, b->low));
-}
-
 static void store_row(const Block *b, int64_t r) {
   const Attend *at = &b->attend;
   int64_t size = b->low ? 2 : 4;
-  const uint8_t *k = (const uint8_t *)b->jobs[1].out + r * b->jobs[1].step * size;
-  const uint8_t *v = (const uint8_t *)b->jobs[2].out + r * b->jobs[2].step * size;
+  const uint8_t *k = (const uint8_t *)b->jobs[K].out + r * b->jobs[K].step * size;
+  const uint8_t *v = (const uint8_t *)b->jobs[V].out + r * b->jobs[V].step * size;
   for (int64_t g = 0; g < at->groups; g++) {
-    memcpy((uint8_t *)b->keys + (b->k_to[r] + g * at->k_group) * size, k + g * at->size * size, (size_t)(at->size * size));
-    memcpy((uint8_t *)b->values + (b->v_to[r] + g * at->v_group) * size, v + g * at->value_size * size,
+    memcpy((uint8_t *)at->k + (b->k_to[r] + g * at->k_group) * size, k + g * at->size * size, (size_t)(at->size * size));
+    memcpy((uint8_t *)at->v + (b->v_to[r] + g * at->v_group) * size, v + g * at->value_size * size,
            (size_t)(at->value_size * size));
   }
 }
@@ -120,15 +130,17 @@ static void multiply_jobs(const BlockTeam *team, int first, int count, int64_t t
   wait_for_all(team);
 }
 
-/* x + update, which is normed first where there is a norm for it. */
-static void add_update(const BlockTeam *team, const void *x, int job, const Norm *norm, void *to, int64_t thread,
-                       int64_t threads) {
-  const Block *b = team->block;
-  if (norm->weight) {
-    norm_rows(norm, b->rows * thread / threads, b->rows * (thread + 1) / threads);
-    wait_for_small(team);
-  }
-  add_columns(b, x, b->jobs[job].out, to, thread, threads);
+static void norm_if(const Norm *norm, int64_t first, int64_t end) {
+  if (norm->weight) norm_rows(norm, first, end);
+}
+
+/* What a part computed is added to the states of these rows. */
+static void add_update(const Block *b, int part, int64_t first, int64_t end) {
+  const void *update = b->norms[part][AFTER].x;
+  norm_if(&b->norms[part][AFTER], first, end);
+  for (int64_t i = first * b->width; i < end * b->width; i += LANES)
+    write(b->x, i, b->low, read(b->x, i, b->low) + read(update, i, b->low));
+  norm_if(&b->norms[part][OF_SUM], first, end);
 }
 
 /* What stands between the products for queries and keys and attention itself. */
@@ -139,30 +151,40 @@ static void place_keys(const BlockTeam *team, int64_t first, int64_t end) {
   for (int64_t r = first; r < end; r++) store_row(b, r);
 }
 
+static void attend_all(BlockTeam *team, const Attend *attend, int64_t thread, int64_t threads) {
+  if (attend_share(attend, thread, threads)) team->failed = 1;
+  wait_for_all(team);
+}
+
 static void run_block(BlockTeam *team, int64_t thread, int64_t threads) {
   Block *b = team->block;
   /* the small parts: of all rows among all threads, or of one row by the first thread, to which the layout falls too */
   int64_t own = team->alone ? 0 : thread, of = team->alone ? 1 : threads, busy = !team->alone || thread == 0;
   int64_t first = b->rows * own / of, end = busy ? b->rows * (own + 1) / of : first, parts = b->gate.n / LANES;
-  norm_rows(b->norms, first, end);
+  norm_if(&b->norms[SELF][BEFORE], first, end);
   wait_for_small(team);
-  multiply_jobs(team, 0, 3, thread, threads);
+  multiply_jobs(team, Q, 3, thread, threads);
   place_keys(team, first, end);
   wait_for_all(team);
-  if (attend_share(&b->attend, thread, threads)) team->failed = 1;
-  wait_for_all(team);
-  multiply_jobs(team, 3, 1, thread, threads);
-  if (busy) add_update(team, b->x, 3, b->norms + 2, (void *)b->norms[1].x, own, of);
+  attend_all(team, &b->attend, thread, threads);
+  multiply_jobs(team, OUT, 1, thread, threads);
+  add_update(b, SELF, first, end);
+  if (b->cross.heads) {
+    norm_if(&b->norms[CROSS][BEFORE], first, end);
+    wait_for_small(team);
+    multiply_jobs(team, CROSS_Q, 1, thread, threads);
+    attend_all(team, &b->cross, thread, threads);
+    multiply_jobs(team, CROSS_OUT, 1, thread, threads);
+    add_update(b, CROSS, first, end);
+  }
+  norm_if(&b->norms[FFN][BEFORE], first, end);
   wait_for_small(team);
-  norm_rows(b->norms + 1, first, end);
-  wait_for_small(team);
-  multiply_jobs(team, 4, b->gate.up ? 2 : 1, thread, threads);
+  multiply_jobs(team, UP, b->gate.up ? 2 : 1, thread, threads);
   for (int64_t r = 0; r < b->rows && busy; r++)
     gate_columns(&b->gate, r, parts * own / of * LANES, parts * (own + 1) / of * LANES);
   wait_for_small(team);
-  multiply_jobs(team, 6, 1, thread, threads);
-  if (busy) add_update(team, b->norms[1].x, 6, b->norms + 3, b->x, own, of);
-  wait_for_small(team);
+  multiply_jobs(team, DOWN, 1, thread, threads);
+  add_update(b, FFN, first, end);
 }
 
 static void run_blocks(void *given) {

@@ -24,9 +24,9 @@ class BlockJob(ctypes.Structure):
     """The struct Block of row_block.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "scratch", "keys", "values", "k_to", "v_to")),
-        ("norms", row_ops.Norm * 4), ("heads", row_ops.Norm * 2), ("jobs", Job * 7), ("turn", row_ops.Turn),
-        ("attend", row_ops.Attend), ("gate", row_ops.Gate),
+        *((name, ctypes.c_void_p) for name in ("x", "scratch", "k_to", "v_to")),
+        ("norms", row_ops.Norm * 9), ("heads", row_ops.Norm * 2), ("jobs", Job * 9), ("turn", row_ops.Turn),
+        ("attend", row_ops.Attend), ("cross", row_ops.Attend), ("gate", row_ops.Gate),
         *((name, ctypes.c_int64) for name in ("rows", "width", "laid_bytes")), ("low", ctypes.c_int32),
     )
 
@@ -57,17 +57,17 @@ class Keys(NamedTuple):
     places: Places
     bias: Tensor | None = None
 
-    def write_into(self, job: BlockJob, rows: int) -> Tensor | None:
-        """Write it into a job; what must stay alive, beside this, while that runs."""
-        at, places = job.attend, self.places
-        job.keys, job.values = self.k.data_ptr(), self.v.data_ptr()
+    def write_into(self, at: ctypes.Structure) -> Tensor | None:
+        """Write it into an Attend of a job; what must stay alive, beside this, while that runs."""
+        places, bias = self.places, self.bias
+        at.k, at.v = self.k.data_ptr(), self.v.data_ptr()
         at.k_step, at.v_step, at.k_group, at.v_group = places.steps
-        at.k_starts, at.v_starts, at.lengths, job.k_to, job.v_to, *slots = places.addresses
+        at.k_starts, at.v_starts, at.lengths, _, _, *slots = places.addresses
         if slots:
             (at.slots,) = slots
-        if self.bias is None:
+        if bias is None:
             return None
-        bias = self.bias.float().expand(rows, at.heads, 1, places.first)
+        bias = bias.float().expand(len(places.lists[2]), at.heads, 1, places.first)
         bias = bias if bias.stride(3) == 1 else bias.contiguous()
         at.bias, at.bias_row, at.bias_head = bias.data_ptr(), bias.stride(0), bias.stride(1)
         return bias
@@ -84,8 +84,9 @@ class NormWeights(NamedTuple):
 class Parts(NamedTuple):
     """What a block computes with.
 
-    `norms` are those before attention and before the network, after them, and of each head of a query and of a key.
-    `entries` are the tables in which its modules and weights are registered, with their names.
+    `norms` are those before attention, after it and of its sum, then as many of cross-attention and of the network, and
+    of each head of a query and of a key. `matrices` are q k v out, gate, up and down, and those of cross-attention, q
+    and out. `entries` are the tables in which its modules and weights are registered, with their names.
     """
 
     layer: int
@@ -94,25 +95,26 @@ class Parts(NamedTuple):
     norms: Sequence[NormWeights | None]
     matrices: Sequence[Matrix]
     entries: Sequence[tuple[dict[str, Any], str]]
+    low: bool  # whether states are bf16
+    cross: Attention | None = None
 
     def as_job(self, rows: int) -> BlockJob:
         """The struct of the kernel for this many rows, without what changes from step to step."""
-        attn, ffn, first = self.attn, self.ffn, self.norms[0]
-        assert first is not None
-        job = BlockJob(rows=rows, width=len(first.weight), low=first.weight.dtype == torch.bfloat16)
+        attn, ffn, cross = self.attn, self.ffn, self.cross
+        job = BlockJob(rows=rows, width=len(self.matrices[3].weight), low=self.low)
         for place, norm in zip((*job.norms, *job.heads), self.norms, strict=True):
             if norm:
                 place.weight, place.bias = norm.weight.data_ptr(), address(norm.bias)
                 place.eps, place.offset, place.centred = norm.spec.eps, norm.spec.offset, norm.spec.kind != "rms"
-        numbers = (0, 1, 2, 3, 4, 5, 6) if ffn.gated else (0, 1, 2, 3, 4, 6)
+        numbers = (*range(5), *((5,) if ffn.gated else ()), 6, *((7, 8) if cross else ()))
         for n, m in zip(numbers, self.matrices, strict=True):
             one = job.jobs[n]
             one.weight, one.scale, one.bias = m.weight.data_ptr(), address(m.scale), address(m.bias)
             one.n, one.kind = len(m.weight), KINDS[m.kind]
-        at = job.attend
-        at.heads, at.groups, at.size = attn.heads, attn.groups, attn.head_dim
-        at.value_size, at.cap = attn.head_dim, attn.cap or 0.0
-        at.scale = attn.head_dim**-0.5 if attn.scale is None else attn.scale
+        for at, spec in ((job.attend, attn), *(((job.cross, cross),) if cross else ())):
+            at.heads, at.groups, at.size = spec.heads, spec.groups, spec.head_dim
+            at.value_size, at.cap = spec.head_dim, spec.cap or 0.0
+            at.scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
         job.turn.neighbours = attn.rotary is not None and attn.rotary.pairs != "half"
         job.gate.kind = row_ops.ACTIVATIONS[ffn.activation]
         return job
@@ -127,7 +129,7 @@ class Prepared:
         self.tables, self.names, self.registered = zip(*registered, strict=True) if registered else ((), (), ())
         self.tensors = [one for one in self.registered if isinstance(one, Tensor)]
         self.addresses = [one.data_ptr() for one in self.tensors]
-        self.attns = [(parts.layer, parts.attn) for parts in each]
+        self.attns = [(parts.layer, parts.attn, parts.cross) for parts in each]
         self.rows, self.work = rows, sum(m.weight.numel() for parts in each for m in parts.matrices)
         self.jobs = (BlockJob * len(each))(*(parts.as_job(rows) for parts in each))
         self.scratch = max(found.opened.qkv_block_scratch(ctypes.addressof(job)) for job in self.jobs)
@@ -163,6 +165,27 @@ def find_keys(
     return Keys(k, v, places, bias)
 
 
+def find_memory(
+    cache: Cache, layer: int, rows: int, bias: Tensor | None, known: dict[Any, Any]
+) -> Keys | None:
+    """Where the keys of each row's source lie, of which rows side by side share one; None before they are there."""
+    pair = getattr(cache, "memory", {}).get(layer)
+    if pair is None:
+        return None
+    k, v = pair
+    each, strides = rows // len(k), (k.stride(), v.stride())
+    if bias is not None:
+        wide = 1 < len(bias) < rows
+        bias = known.setdefault("source bias", bias.float().repeat_interleave(each, 0) if wide else bias.float())
+    if (same := known.get(("source", *strides))) is None:
+        (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = strides
+        numbers = [n for n in range(len(k)) for _ in range(each)]
+        starts = [k_row * n for n in numbers], [v_row * n for n in numbers]
+        steps = k_step, v_step, k_group, v_group
+        same = known["source", *strides] = Places(starts, [k.shape[2]] * rows, starts, steps)
+    return Keys(k, v, same, bias)
+
+
 class Angles:
     """Cosine and sine [B or 1, 1, 1, P/2] in fp32, as the kernel takes them: alike in many layers."""
 
@@ -173,18 +196,20 @@ class Angles:
 
 
 def step_blocks(
-    found: Library, prepared: Prepared, x: Tensor, keys: Sequence[Keys], angles: Sequence[Angles | None],
+    found: Library, prepared: Prepared, x: Tensor, keys: Sequence[tuple[Keys, Keys | None]],
+    angles: Sequence[Angles | None],
 ) -> Tensor:
     """The last block's output [B, 1, D] for one more token of each row, x [B, 1, D]; keys and values are stored.
 
-    `keys` and `angles` are those of each block; None: it rotates nothing.
+    `keys`, with those of the source, and `angles` are those of each block; None: it has no source, and rotates nothing.
     """
     jobs = type(prepared.jobs).from_buffer_copy(prepared.jobs)
     out, scratch = x.clone(memory_format=torch.contiguous_format), torch.empty(prepared.scratch, dtype=torch.uint8)
     to, between, kept = out.data_ptr(), scratch.data_ptr(), list[Any]()
-    for job, places, turn in zip(jobs, keys, angles, strict=True):
+    for job, (own, source), turn in zip(jobs, keys, angles, strict=True):
         job.x, job.scratch = to, between
-        kept.append(places.write_into(job, prepared.rows))
+        job.k_to, job.v_to = own.places.addresses[3:5]
+        kept += [own.write_into(job.attend), source and source.write_into(job.cross)]
         if turn:
             at = job.turn
             at.cos, at.sin, at.half, at.angles = turn.fields
@@ -204,41 +229,60 @@ def note_stored(cache: Cache, layer: int) -> None:
 
 def check_library(found: Library) -> None:
     """QkvError where a block says something else than its parts, on small random numbers; each part was checked."""
-    draw, (heads, groups, size, width, rows, past) = torch.Generator().manual_seed(0), (4, 1, 16, 32, 3, 5)
+    for with_source in (False, True):
+        pairs = compare_block(found, torch.Generator().manual_seed(0), with_source=with_source)
+        # as near as bf16 is: a compiler may add up in another way
+        if any(bool(((a - b).abs() > 2**-6 * b.abs().clamp_min(1)).any()) for a, b in pairs):
+            raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="block", isa=found.isa)
+
+
+def compare_block(found: Library, draw: torch.Generator, *, with_source: bool) -> list[tuple[Tensor, Tensor]]:
+    """What a block says, its keys and values, each beside what its parts say: normed before and after, or its sums."""
+    heads, groups, size, width, rows, past = 4, 1, 16, 32, 4, 5
 
     def draw_some(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw).to(torch.bfloat16)
 
     attn = Attention(heads, groups, size, Mask("causal"), rotary=Rotary(size))
+    cross = Attention(heads, heads, size, Mask("memory")) if with_source else None
     ffn, norm = Ffn(64, "silu", gated=True), Norm("rms", 1e-5)
     wide = heads * size
     shapes = [(wide, width), (size, width), (size, width), (width, wide), (64, width), (64, width), (width, 64)]
+    shapes += [(wide, width), (width, wide)] if cross else []
     drawn = [draw_matrix("int8", *shape, draw) for shape in shapes]
     matrices = [Matrix("int8", weight, scale) for weight, scale in drawn]
     for m in matrices:
         m.scale.mul_(0.01)  # type: ignore[union-attr]
-    weights, x = [*(draw_some(width) for _ in range(4)), draw_some(size), draw_some(size)], draw_some(rows, 1, width)
+    x, places = draw_some(rows, 1, width), ((2, 5, 8) if cross else (0, 1, 6, 7))
+    norms = [NormWeights(norm, draw_some(width)) if n in places else None for n in range(9)]
+    norms += [NormWeights(norm, draw_some(size)) for _ in range(2)]
     k, v = (draw_some(rows, groups, past + 1, size) for _ in range(2))
+    memory = draw_some(rows // 2, heads, 3, size), draw_some(rows // 2, heads, 3, size)
     angles = torch.rand(1, 1, 1, size // 2, generator=draw) * 6
     turn = Angles(angles.cos(), angles.sin())
-    qkv = multiply_together(found, row_ops.norm(found, x, weights[0], norm), matrices[:3])
-    for part, weight in zip(qkv, weights[4:], strict=False):
-        part.copy_(row_ops.norm(found, part.unflatten(-1, (-1, size)), weight, norm).flatten(2))
+
+    def norm_by(n: int, t: Tensor) -> Tensor:
+        one = norms[n]
+        return row_ops.norm(found, t, one.weight, norm) if one else t
+
+    qkv = multiply_together(found, norm_by(0, x), matrices[:3])
+    for n, part in enumerate(qkv[:2], 9):
+        part.copy_(norm_by(n, part.unflatten(-1, (-1, size))).flatten(2))
     row_ops.rotate(found, qkv[0], heads + groups, size, (turn.cos, turn.sin), neighbours=False)
     q, *new = (part.view(rows, 1, -1, size).transpose(1, 2) for part in qkv)
     one, two = (torch.cat((old[:, :, :past], more), 2) for old, more in zip((k, v), new, strict=True))
-    mixed = row_ops.attend(found, q, one, two, scale=size**-0.5)
-    y = x + row_ops.norm(found, multiply(found, mixed[:, None], matrices[3]), weights[2], norm)
-    gate, up = multiply_together(found, row_ops.norm(found, y, weights[1], norm), matrices[4:6])
-    down = multiply(found, row_ops.gate(found, gate, up, "silu"), matrices[6])
-    want = y + row_ops.norm(found, down, weights[3], norm)
+    z = row_ops.attend(found, q, one, two, scale=size**-0.5)
+    y = norm_by(2, x + norm_by(1, multiply(found, z[:, None], matrices[3])))
+    if cross:
+        q = multiply(found, norm_by(3, y), matrices[7]).view(rows, 1, heads, size).transpose(1, 2)
+        z = row_ops.attend(found, q, *memory, scale=size**-0.5)
+        y = norm_by(5, y + norm_by(4, multiply(found, z[:, None], matrices[8])))
+    gate, up = multiply_together(found, norm_by(6, y), matrices[4:6])
+    want = norm_by(8, y + norm_by(7, multiply(found, row_ops.gate(found, gate, up, "silu"), matrices[6])))
     cache = Static(1)
-    cache.buffers[0], cache.filled[0] = (k, v), past
+    cache.buffers[0], cache.filled[0], cache.memory[0] = (k, v), past, memory
     keys = find_keys(cache, 0, rows, None, None, {})
     assert keys is not None
-    norms = [NormWeights(norm, weight) for weight in weights]
-    prepared = Prepared(found, [Parts(0, attn, ffn, norms, matrices, ())], rows=rows)
-    got = step_blocks(found, prepared, x, [keys], [turn])
-    pairs = ((got, want), (k, one), (v, two))  # as near as bf16 is: a compiler may add up in another way
-    if any(bool(((a - b).abs() > 2**-6 * b.abs().clamp_min(1)).any()) for a, b in pairs):
-        raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="block", isa=found.isa)
+    prepared = Prepared(found, [Parts(0, attn, ffn, norms, matrices, (), low=True, cross=cross)], rows=rows)
+    got = step_blocks(found, prepared, x, [(keys, find_memory(cache, 0, rows, None, {}) if cross else None)], [turn])
+    return [(got, want), (k, one), (v, two)]

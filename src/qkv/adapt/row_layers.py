@@ -17,7 +17,17 @@ from qkv.adapt import native, onednn_linear, row_ops, row_products
 from qkv.adapt.native import Library, is_plain
 from qkv.adapt.onednn_linear import Packed
 from qkv.adapt.quantise import FEW, Quantised
-from qkv.adapt.row_block import Angles, NormWeights, Parts, Places, Prepared, find_keys, note_stored, step_blocks
+from qkv.adapt.row_block import (
+    Angles,
+    Keys,
+    NormWeights,
+    Parts,
+    Prepared,
+    find_keys,
+    find_memory,
+    note_stored,
+    step_blocks,
+)
 from qkv.adapt.row_products import Matrix
 from qkv.core import kernels
 from qkv.core.attention import Attention
@@ -86,15 +96,18 @@ class RowBlock(Block):
         prepared = self.prepare(found, blocks, x)
         if prepared is None:
             return None
-        attns, cache, known = prepared.attns, step.cache, dict[Any, Places]()
-        keys = [one for layer, s in attns
-                if (one := find_keys(cache, layer, len(x), s.mask.window, step.mask[s.mask].bias, known))
-                and one.k.dtype == x.dtype]
-        if len(keys) < len(attns):
-            return None
+        attns, cache, known = prepared.attns, step.cache, dict[Any, Any]()
+        keys = list[tuple[Keys, Keys | None]]()
+        for layer, s, cross in attns:
+            own = find_keys(cache, layer, len(x), s.mask.window, step.mask[s.mask].bias, known)
+            source = find_memory(cache, layer, len(x), step.mask[cross.mask].bias, known) if cross else None
+            if any(one is None or one.k.dtype != x.dtype for one in (own, *((source,) if cross else ()))):
+                return None
+            keys.append((own, source))  # type: ignore[arg-type]
         angles = {rotary: Angles(*pair) for rotary, pair in step.angles.items()}
-        out = step_blocks(found, prepared, x, keys, [angles[s.rotary] if s.rotary else None for _, s in attns])
-        for layer, _ in attns:
+        turns = [angles[s.rotary] if s.rotary else None for _, s, _ in attns]
+        out = step_blocks(found, prepared, x, keys, turns)
+        for layer, _, _ in attns:
             note_stored(cache, layer)
         return out
 
@@ -115,11 +128,12 @@ class RowBlock(Block):
 
     def read_parts(self, x: Tensor) -> Parts | None:
         """The block as the kernel reads it; None if it does not support one of its parts with such an x."""
-        attn, ffn = self.attn, self.ffn
+        attn, ffn, cross = self.attn, self.ffn, getattr(self, "cross", None)
         assert isinstance(attn, Attention)
         named = [(attn, name) for name in ("q", "k", "v", "out")]
         named += [(ffn, name) for name in (("gate", "up", "down") if ffn.spec.gated else ("up", "down"))]
-        normed = [(self, name) for name in ("attn_in", "ffn_in", "attn_out", "ffn_out")]
+        named += [(cross, name) for name in ("q", "out")] if cross else []
+        normed = [(self, f"{part}_{place}") for part in ("attn", "cross", "ffn") for place in ("in", "out", "sum")]
         normed += [(attn, name) for name in ("q_norm", "k_norm")]
         matrices = list_matrices(x, [getattr(part, name) for part, name in named])
         norms = [read_norm(getattr(part, name, None)) for part, name in normed]
@@ -129,7 +143,8 @@ class RowBlock(Block):
         modules = [child for table, name in children if (child := table[name]) is not None]
         weights = [(table, name) for module in modules for table in (module._parameters, module._buffers)
                    for name, t in table.items() if t is not None]
-        return Parts(attn.layer, attn.spec, ffn.spec, norms, matrices, (*children, *weights))
+        return Parts(attn.layer, attn.spec, ffn.spec, norms, matrices, (*children, *weights),
+                     low=x.dtype == torch.bfloat16, cross=cross.spec if cross else None)
 
     def find_stack(self) -> "tuple[RowBlock, ...]":
         """All blocks of the stack if this is the first one and they can be one call; none if one has hooks."""
@@ -254,14 +269,13 @@ def fits(module: nn.Module) -> bool:
     if type(module) is Experts:
         return row_products.lacks_bf16_products()
     if type(module) is Block:
-        norms = [m for m in (module.attn_in, module.ffn_in, module.attn_out, module.ffn_out) if isinstance(m, Norm)]
-        return fits_whole(module.spec) and all(map(fits, (module.attn, module.ffn, *norms)))
+        return fits_whole(module.spec) and all(fits(m) for m in module.children() if not isinstance(m, nn.Identity))
     return False
 
 
 def fits_whole(s: spec.Block) -> bool:
-    """Whether a block is what row_block.c computes: norms before, no cross-attention, one thing after the other."""
-    return bool(s.norm_in and not (s.norm_sum or s.cross or s.moe)) and (s.residual, s.norms) == ("serial", "each")
+    """Whether a block is what row_block.c computes: no experts, one thing after the other, each with its norms."""
+    return not s.moe and (s.residual, s.norms) == ("serial", "each")
 
 
 ROWS: dict[type[nn.Module], type[nn.Module]] = {
