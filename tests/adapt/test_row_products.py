@@ -104,6 +104,8 @@ def test_without_a_compiler_there_is_none(fresh):
      ("row_ops.c", "/ (float)job->n + job->eps", "/ (float)job->n"),
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
      ("row_ops.c", "s < length; s++) sum += score[s]", "s < length - 1; s++) sum += score[s]"),
+     ("row_ops.c", "if (i < job->size) sum +=", "if (0) sum +="),
+     ("row_ops.c", "j < count; j++)\n      write_one(job->out", "j < count - 1; j++)\n      write_one(job->out"),
      ("row_ops.c", "(h + c) * job->bias_head + s", "(h + c) * job->bias_head"),
      ("row_ops.c", "job->barred[b] == id", "job->barred[b] == -1"),
      ("row_ops.c", "best[j - 1] < x; j--", "best[j - 1] > x; j--"),

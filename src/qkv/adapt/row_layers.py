@@ -264,8 +264,7 @@ def fits(module: nn.Module) -> bool:
     if type(module) is Attention:
         s = module.spec
         turned = s.rotary is None or s.rotary.axes == 1
-        return (turned and s.head_dim % row_ops.STEP == 0
-                and not (s.qk_norm and s.qk_normed == "together"))
+        return turned and not (s.qk_norm and (s.qk_normed == "together" or s.head_dim % row_ops.STEP))
     if type(module) is Experts:
         return row_products.lacks_bf16_products()
     if type(module) is Block:

@@ -154,7 +154,8 @@ INLINE vec dot(const Attend *job, int64_t k, int64_t q, int low) {
     sum = (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512((const uint16_t *)job->k + k + i),
                                 (__m512bh)_mm512_loadu_si512((const uint16_t *)job->q + q + i));
 #endif
-  for (; i < job->size; i += LANES) sum += read(job->k, k + i, low) * read(job->q, q + i, low);
+  for (; i + LANES <= job->size; i += LANES) sum += read(job->k, k + i, low) * read(job->q, q + i, low);
+  if (i < job->size) sum += read_rest(job->k, k + i, job->size - i, low) * read_rest(job->q, q + i, job->size - i, low);
   return sum;
 }
 
@@ -232,10 +233,25 @@ INLINE void mix_part(const Attend *job, int64_t r, int64_t h, int64_t i, int wid
       write(job->out, (r * job->heads + h + c) * job->value_size + i + p * LANES, low, sum[c][p] / sums[c]);
 }
 
+/* The same of the last few numbers, which are no whole vector. */
+INLINE void mix_rest(const Attend *job, int64_t r, int64_t h, int64_t i, int wide, int low, const float *weight,
+                     const float *sums) {
+  int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->v_group, count = job->value_size - i;
+  vec sum[HEADS] = {{0}};
+  for (int64_t s = 0; s < length; s++) {
+    vec v = read_rest(job->v, place(job, r, s, job->v_starts[r], job->v_step) + group + i, count, low);
+    for (int c = 0; c < wide; c++) sum[c] += v * weight[c * length + s];
+  }
+  for (int c = 0; c < wide; c++)
+    for (int64_t j = 0; j < count; j++)
+      write_one(job->out, (r * job->heads + h + c) * job->value_size + i + j, low, sum[c][j] / sums[c]);
+}
+
 INLINE void mix(const Attend *job, int64_t r, int64_t h, int wide, int low, const float *weight, const float *sums) {
   int64_t i = 0;
   for (; i + 4 * LANES <= job->value_size; i += 4 * LANES) mix_part(job, r, h, i, wide, 4, low, weight, sums);
-  for (; i < job->value_size; i += LANES) mix_part(job, r, h, i, wide, 1, low, weight, sums);
+  for (; i + LANES <= job->value_size; i += LANES) mix_part(job, r, h, i, wide, 1, low, weight, sums);
+  if (i < job->value_size) mix_rest(job, r, h, i, wide, low, weight, sums);
 }
 
 #define HEADS_OF(wide, low) { \

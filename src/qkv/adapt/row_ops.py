@@ -16,7 +16,7 @@ from qkv.adapt.row_products import address
 from qkv.errors import QkvError
 
 ACTIVATIONS = {"relu": 0, "silu": 1, "gelu_tanh": 2}  # as row_ops.c numbers them
-STEP = 16  # sizes of heads and rows are multiples of it
+STEP = 16  # what is normed or gated has a multiple of so many numbers
 
 
 def describe(name: str, **fields: str) -> type[ctypes.Structure]:
@@ -75,8 +75,8 @@ def attend(
 ) -> Tensor:
     """softmax(cap(q kᵀ scale) + bias) v of one query a row: q [B, H, 1, K], k [B, G, S, K], v [B, G, S, W] -> [B, H W].
 
-    `bias` [B or 1, H or 1, 1, S]; the last dimension of all lies in one piece. K and W are multiples of 16. Where k, v
-    and bias have fewer rows, as of sources, each of them is read by as many rows of q, which stand side by side.
+    `bias` [B or 1, H or 1, 1, S]; the last dimension of all lies in one piece. Where k, v and bias have fewer
+    rows, as of sources, each of them is read by as many rows of q, which stand side by side.
     """
     rows, heads, _, size = q.shape
     keys, each = k.shape[2], rows // k.shape[0]
@@ -172,7 +172,7 @@ def check_library(found: Library) -> None:
         want = logits.double().log_softmax(-1).index_fill(1, torch.tensor(barred), -torch.inf)
         expect("the likeliest", values, want.topk(3).values, 2**-18)
         expect("the likeliest", values, want.gather(1, ids), 2**-18)
-        q, k, v = draw_some(4, 6, 1, 32), draw_some(2, 2, 37, 32), draw_some(2, 2, 37, 48)
+        q, k, v = draw_some(4, 6, 1, 45), draw_some(2, 2, 37, 45), draw_some(2, 2, 37, 53)
         bias = draw_some(2, 1, 1, 37, dtype=torch.float32)
         wide_k, wide_v, added = (t.double().repeat_interleave(2, 0) for t in (k, v, bias))
         score = q.double() @ wide_k.repeat_interleave(3, 1).mT * 0.2

@@ -68,6 +68,12 @@ INLINE vec read(const void *from, int64_t i, int low) {
   return low ? read_bf16((const uint8_t *)from + 2 * i) : (vec)*(const loose *)((const float *)from + i);
 }
 
+INLINE vec read_rest(const void *from, int64_t i, int64_t count, int low) { /* fewer numbers than a vector has */
+  vec x = {0};
+  for (int64_t j = 0; j < count; j++) x[j] = low ? widen(((const uint16_t *)from)[i + j]) : ((const float *)from)[i + j];
+  return x;
+}
+
 INLINE void write(void *to, int64_t i, int low, vec x) {
   if (low) write_bf16((uint16_t *)to + i, x);
   else *(loose *)((float *)to + i) = x;

@@ -331,8 +331,7 @@ class Paged(Cache):
         if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q) or not count:
             return None
         k, v = self.pages.storage[at.layer]
-        known = k.dtype == q.dtype and not (k.shape[2] % row_ops.STEP or v.shape[2] % row_ops.STEP)
-        found = native.library() if known and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
+        found = native.library() if k.dtype == q.dtype and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
         if found is None:
             return None
         places, lengths = self.find_read(count, rule.window)
