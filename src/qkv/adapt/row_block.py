@@ -165,18 +165,20 @@ def find_keys(
     return Keys(k, v, places, bias)
 
 
-def find_memory(
-    cache: Cache, layer: int, rows: int, bias: Tensor | None, known: dict[Any, Any]
-) -> Keys | None:
-    """Where the keys of each row's source lie, of which rows side by side share one; None before they are there."""
+def find_memory(cache: Cache, layer: int, rows: int, bias: Tensor | None, known: dict[Any, Any]) -> Keys | None:
+    """Where the keys of each row's source lie, of which rows side by side share one; None before they are there.
+
+    `bias` is that of the sources; what `known` keeps of a step is the same in many layers.
+    """
     pair = getattr(cache, "memory", {}).get(layer)
     if pair is None:
         return None
     k, v = pair
     each, strides = rows // len(k), (k.stride(), v.stride())
-    if bias is not None:
-        wide = 1 < len(bias) < rows
-        bias = known.setdefault("source bias", bias.float().repeat_interleave(each, 0) if wide else bias.float())
+    if bias is not None and 1 < len(bias) < rows:
+        if (key := ("bias", id(bias))) not in known:
+            known[key] = bias.float().repeat_interleave(each, 0)
+        bias = known[key]
     if (same := known.get(("source", *strides))) is None:
         (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = strides
         numbers = [n for n in range(len(k)) for _ in range(each)]

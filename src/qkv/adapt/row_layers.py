@@ -93,6 +93,8 @@ class RowBlock(Block):
 
     def run_blocks(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor, step: Step) -> Tensor | None:
         """x through blocks in one call; None if the kernel does not support one of them, or the cache."""
+        if self.spec.cross and not getattr(step.cache, "memory", None):  # at first, and where pages hold it
+            return None
         prepared = self.prepare(found, blocks, x)
         if prepared is None:
             return None
