@@ -335,6 +335,7 @@ def test_a_norm_takes_states_of_any_shape(kind, shape):
     assert (twin(x) - norm(x.double())).abs().max() <= 1e-5
 
 
+ROWS = ((1, 1), (2, 1), (2, 3))  # sources, beams
 PLACES = {"sum": "norm_sum", "before": "norm_in", "before and after": "norm_in norm_out"}
 
 
@@ -357,12 +358,12 @@ def build_translator(place):
     return core
 
 
-def translate_step_by_step(core, beams):
-    """The logits of four tokens of two sources, one of them padded."""
+def translate_step_by_step(core, sources, beams):
+    """The logits of four tokens of each beam of some sources, the last of which is padded."""
     draw = torch.Generator().manual_seed(4)
-    source, real = torch.randint(0, 50, (2, 11), generator=draw), torch.ones(2, 11, dtype=torch.bool)
-    real[1, 7:] = False
-    ids = torch.randint(0, 50, (2 * beams, 4), generator=draw)
+    source, real = torch.randint(0, 50, (sources, 11), generator=draw), torch.ones(sources, 11, dtype=torch.bool)
+    real[-1, 7:] = False
+    ids = torch.randint(0, 50, (sources * beams, 4), generator=draw)
     with torch.inference_mode():
         memory = core.encode(source, Inputs(padding_mask=real))
         given, cache = Inputs(memory=memory, source_padding_mask=real), Static(3)
@@ -371,9 +372,9 @@ def translate_step_by_step(core, beams):
 
 @able
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("sources", "beams"), ROWS)
 @pytest.mark.parametrize("way", ["blocks", "parts"])
-def test_a_step_reads_its_source_as_the_core_does(beams, place, way, monkeypatch):
+def test_a_step_reads_its_source_as_the_core_does(sources, beams, place, way, monkeypatch):
     plain = build_translator(place)
     twin, calls, attend, run = copy.deepcopy(plain), [], row_ops.attend, row_layers.step_blocks
     row_layers.use_rows(twin)
@@ -382,10 +383,11 @@ def test_a_step_reads_its_source_as_the_core_does(beams, place, way, monkeypatch
     monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
     if way == "parts":
         monkeypatch.setattr(row_layers, "find_memory", lambda *_: None)
-    want, got = translate_step_by_step(plain.double(), beams), translate_step_by_step(twin, beams)
+    want, got = (translate_step_by_step(core, sources, beams) for core in (plain.double(), twin))
     by_part = 4 if way == "parts" else 1  # steps: in the first one the source's keys are not there yet
     own = int(beams == 1)  # attention to the text then has as many keys
-    assert calls.count((2 * beams, 2)) == 3 * by_part * (1 + own)  # by our own kernel, in each of three layers
+    # by our own kernel, in each of three layers
+    assert calls.count((sources * beams, sources)) == 3 * by_part * (1 + own)
     assert calls.count(3) == 4 - by_part
     assert (got - want).abs().max() <= 2e-5 * want.std()
 
@@ -401,11 +403,11 @@ def test_blocks_that_read_a_source_have_the_bits_of_their_parts(place, kind, mon
     row_layers.use_rows(core)
     calls, run = [], row_layers.step_blocks
     monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (calls.append(len(a[3])), run(*a))[1])
-    whole = [translate_step_by_step(core, beams) for beams in (1, 3)]
+    whole = [translate_step_by_step(core, *rows) for rows in ROWS]
     alone = kind == "bf16" and row_products.most_rows("bf16", 1, low=True) < 2  # one row at a time
-    assert calls == ([] if alone else [3] * 6)
+    assert calls == [3] * (3 if alone else 9)
     monkeypatch.setattr(row_layers, "find_memory", lambda *_: None)
-    parts = [translate_step_by_step(core, beams) for beams in (1, 3)]
+    parts = [translate_step_by_step(core, *rows) for rows in ROWS]
     assert all(torch.equal(got, part) for got, part in zip(whole, parts, strict=True))
 
 
