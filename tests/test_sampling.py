@@ -1,7 +1,6 @@
 """Distributions against filters written plainly, and draws against the distribution that they come from."""
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv import sampling
-from qkv.adapt import native, row_ops
+from qkv.adapt import native
 from qkv.errors import QkvError
+from qkv.generation import candidates
 from qkv.sampling import Sampling, distribution, draw, uniform
 
-kernels = [partial(row_ops.select, found) for found in (native.library(),) if found]
+kernels = [candidates.select_top] if native.library() else []
 
 
 def plainly(logits: list[float], s: Sampling) -> list[float]:

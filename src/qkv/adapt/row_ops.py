@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv import sampling, spec
+from qkv import spec
 from qkv.adapt.native import Library
 from qkv.adapt.row_products import address
 from qkv.errors import QkvError
@@ -116,18 +116,12 @@ def attend_pages(
     return run(found, job, out, sum(lengths) * k.shape[1] * size)
 
 
-def select(found: Library, logits: Tensor, count: int, forbid: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """As `sampling.select_top` of logits [B, V], in two passes over a row, which then is still in the cache."""
-    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
-    values, ids = find_best(found, logits, min(count, logits.shape[-1]), forbid)
-    rest = (~values.isfinite().all(1)).nonzero()[:, 0]
-    if len(rest):  # rows in which something is no finite number
-        values[rest], ids[rest] = sampling.select_top(logits[rest], count, forbid)
-    return values, ids
-
-
 def find_best(found: Library, logits: Tensor, count: int, forbid: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The best ids and their log probabilities; a row without as many numbers above -inf has -inf among them."""
+    """The log probabilities and ids of the `count` likeliest of each row, in two passes over it: two [B, count].
+
+    A row with something that is no finite number, or too few above -inf, has a log probability that is not finite.
+    """
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     rows, size = logits.shape
     barred, ids = (ctypes.c_int64 * len(forbid))(*forbid), torch.empty(rows, count, dtype=torch.long)
     out = torch.empty(rows, count + 2)

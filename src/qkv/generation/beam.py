@@ -9,7 +9,6 @@ with each beam. The device ranks followers; the host reads them once a step, and
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
 from typing import Literal, NamedTuple, Protocol
 
@@ -19,10 +18,9 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv import sampling
-from qkv.adapt import native, row_ops
 from qkv.core.model import Transformer
 from qkv.errors import QkvError
-from qkv.generation.candidates import Candidate, Candidates, Reach, share_beams
+from qkv.generation.candidates import Candidate, Candidates, Reach, select_top, share_beams
 from qkv.generation.constraints import Guide
 from qkv.generation.sampler import bar_followers
 from qkv.generation.sequence import DecodeOptions, Finish
@@ -226,9 +224,7 @@ class BeamSearch:
             logits = logits.index_fill(-1, torch.tensor(forbid, device=logits.device), -math.inf)  # BM V
         if self.search.adjusts or self.guided or self.search.groups > 1:
             return self.rank_adjusted(logits, wanted)
-        found = native.library() if native.is_plain(logits) else None
-        select = partial(row_ops.select, found) if found else sampling.select_top
-        logprobs, ids = select(logits, wanted, forbid)  # BM C
+        logprobs, ids = select_top(logits, wanted, forbid)  # BM C
         return self.join_followers(logprobs, ids, logprobs, wanted)
 
     def join_followers(self, values: Tensor, ids: Tensor, logprobs: Tensor, wanted: int) -> Candidates:
