@@ -224,7 +224,7 @@ def test_the_reading_of_many_rows_says_how_many(folder: Path, monkeypatch: pytes
     with hear_progress(heard.append):
         recipes.configure("pairs.tsv", SMALL)
     assert {event["kind"] for event in heard} == {"reading"}
-    assert [str(event["text"]) for event in heard[:2]] == ["reading rows (0)", "reading rows (32)"]
+    assert [str(event["text"]) for event in heard[:2]] == ["reading rows (32)", "reading rows (64)"]
 
 
 @pytest.mark.parametrize("words", [[], ["data.weights=[2.5]"], ["model.context=12", "objective=chat"]])

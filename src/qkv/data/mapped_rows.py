@@ -130,7 +130,7 @@ def spool_rows(rows: Iterable[Any], *, behind: str = "") -> MappedRows:
         with ExitStack() as undo, os.fdopen(number, "wb") as file:
             undo.callback(path.unlink)
             for n, row in enumerate(rows):
-                if n % CHUNK == 0:
+                if n and n % CHUNK == 0:
                     tell_progress(Message("reading rows ({n:,})", n=n), int(time.monotonic() - start), 0)
                 texts = list_sides(row)
                 sides, kind = len(texts), JSON if texts is not row else ""
