@@ -1,5 +1,6 @@
 """Several processes behind one address: who is killed is replaced, and no request is lost or answered twice."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from qkv.serve.replicas import Replica, Router
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the replicas in /proc")
 TEXT = {"model": "demo-lm", "prompt": "One, two,", "max_tokens": 180, "temperature": 0, "logit_bias": {"1": -100}}
@@ -132,3 +135,17 @@ def test_replicas_that_cannot_start_end_the_router_with_their_words(tmp_path: Pa
     assert process.returncode == 2
     assert "config.json" in log
     assert "--replicas" in log
+
+
+def test_who_no_longer_listens_has_ended_though_nobody_said_so(tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "0.sock")
+    router = Router((), [replica])
+
+    async def look() -> tuple[bool, bool]:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(replica.path))
+            listening.listen()
+            first = await router.has_ended(replica)
+        return first, await router.has_ended(replica)
+
+    assert asyncio.run(look()) == (False, True)

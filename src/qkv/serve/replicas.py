@@ -98,9 +98,16 @@ class Router:
 
     async def has_ended(self, replica: Replica) -> bool:
         """Whether a replica that closed a connection did so because its process is gone."""
+        ended = replica.ended  # one that is started again has another
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(replica.ended.wait()), 0.5)
-        return replica.ended.is_set()
+            await asyncio.wait_for(asyncio.shield(ended.wait()), 0.5)
+        if not ended.is_set():  # a busy machine says so late, but nobody listens any more
+            try:
+                _, writer = await asyncio.open_unix_connection(replica.path)
+            except OSError:
+                return True
+            writer.close()
+        return ended.is_set()
 
     async def route(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass a client's bytes to a replica and its answers back, until one of them closes."""
