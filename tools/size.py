@@ -1,4 +1,4 @@
-"""Lines of code against their budgets: `python tools/size.py`. Stdlib only.
+"""Lines of code against their budgets: `python tools/size.py`; `--paths 0 1` lists what stands on floors. Stdlib only.
 
 A line counts when it holds code: no blank line, comment or docstring. Each package and each file of the core has a
 budget; more than 5 % above it fails (here and in tests/test_size.py). GOALS are reported, and fail nothing.
@@ -127,7 +127,16 @@ def report(found: dict[str, tuple[int, int]]) -> str:
     return "\n".join([*rows, f"       all               {code:>5} {total:>5}", *goals(found)])
 
 
+def list_paths(floors: list[int]) -> list[str]:
+    """The files and folders of some floors, from the repository's root."""
+    places = (PACKAGE / part for floor in floors for name in FLOORS[floor] for part in (name, f"{name}.py"))
+    return [path.relative_to(PACKAGE.parents[1]).as_posix() for path in places if path.exists()]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--paths"]:
+        print(*list_paths([int(floor) for floor in sys.argv[2:]]))
+        sys.exit()
     found = sizes()
     print(report(found))
     for sentence in over_budget(found):

@@ -8,7 +8,7 @@
 
 enum { SELF, CROSS, FFN, PARTS_OF_BLOCK };
 enum { BEFORE, AFTER, OF_SUM, NORMS_OF_PART };
-enum { Q, K, V, OUT, UP, UP_TOO, DOWN, CROSS_Q, CROSS_OUT, JOBS }; /* UP: or gate, and then UP_TOO is up */
+enum { Q, K, V, OUT, GATE, UP, DOWN, CROSS_Q, CROSS_OUT, JOBS }; /* without a gate, GATE is up, and UP is none */
 
 typedef struct {
   void *x, *scratch;    /* rows of `width` numbers, which become the block's output; `qkv_block_scratch` bytes */
@@ -32,7 +32,7 @@ static void *allocate(uint8_t **scratch, int64_t bytes) { /* the next part of it
 
 static int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static int part_of(int job) { return job < UP ? SELF : job < CROSS_Q ? FFN : CROSS; }
+static int part_of(int job) { return job < GATE ? SELF : job < CROSS_Q ? FFN : CROSS; }
 
 static void connect_attention(const Block *b, Attend *attend, const void *q, int64_t step, void *out) {
   attend->q = q, attend->q_step = step, attend->out = out, attend->rows = b->rows, attend->low = b->low;
@@ -40,14 +40,14 @@ static void connect_attention(const Block *b, Attend *attend, const void *q, int
 
 /* Every part reads what the one before wrote. Returns where the scratch memory ends. */
 static uint8_t *connect_parts(Block *b) {
-  int64_t rows = b->rows, size = b->low ? 2 : 4, most = 0, gated = b->jobs[UP_TOO].n > 0;
-  int64_t all = b->jobs[Q].n + b->jobs[K].n + b->jobs[V].n, both = b->jobs[UP].n + b->jobs[UP_TOO].n, ffn = b->jobs[UP].n;
-  int64_t mixed = b->attend.heads * b->attend.value_size, mixed_too = b->cross.heads * b->cross.value_size;
+  int64_t rows = b->rows, size = b->low ? 2 : 4, most = 0, gated = b->jobs[UP].n > 0;
+  int64_t all = b->jobs[Q].n + b->jobs[K].n + b->jobs[V].n, both = b->jobs[GATE].n + b->jobs[UP].n, ffn = b->jobs[GATE].n;
+  int64_t own = b->attend.heads * b->attend.value_size, cross = b->cross.heads * b->cross.value_size;
   for (int n = 0; n < JOBS; n++) {
     Job *job = b->jobs + n;
     job->rows = rows, job->narrow = b->low;
-    job->k = n == OUT ? mixed : n == CROSS_OUT ? mixed_too : n == DOWN ? ffn : b->width;
-    job->step = n <= V ? all : n == UP || n == UP_TOO ? both : n == CROSS_Q ? job->n : b->width;
+    job->k = n == OUT ? own : n == CROSS_OUT ? cross : n == DOWN ? ffn : b->width;
+    job->step = n <= V ? all : n == GATE || n == UP ? both : n == CROSS_Q ? job->n : b->width;
     most = greatest(job->k, most);
   }
   b->laid_bytes = ((rows + MOST - 1) / MOST * MOST * most * 4 + 127) / 64 * 64;
@@ -56,7 +56,7 @@ static uint8_t *connect_parts(Block *b) {
   allocate(&scratch, 3 * b->laid_bytes);
   uint8_t *normed = allocate(&scratch, rows * b->width * size), *more = allocate(&scratch, rows * b->width * size);
   uint8_t *three = allocate(&scratch, rows * greatest(all, b->jobs[CROSS_Q].n) * size);
-  uint8_t *z = allocate(&scratch, rows * greatest(mixed, mixed_too) * size);
+  uint8_t *z = allocate(&scratch, rows * greatest(own, cross) * size);
   uint8_t *two = allocate(&scratch, rows * both * size), *act = allocate(&scratch, rows * ffn * size);
   for (int n = 0; n < PARTS_OF_BLOCK * NORMS_OF_PART; n++) {
     Norm *norm = b->norms[0] + n;
@@ -67,13 +67,13 @@ static uint8_t *connect_parts(Block *b) {
   for (int n = 0; n < JOBS; n++) {
     Job *job = b->jobs + n;
     job->x = n == OUT || n == CROSS_OUT ? z : n == DOWN ? act : b->norms[part_of(n)][BEFORE].weight ? normed : b->x;
-    int64_t place = n == K || n == V || n == UP_TOO; /* neighbours of one kind share what is laid out */
+    int64_t place = n == K || n == V || n == UP; /* neighbours of one kind share what is laid out */
     job->laid = place && job->kind == job[-1].kind ? job[-1].laid : (uint8_t *)b->scratch + (n == V ? 2 : place) * b->laid_bytes;
   }
   b->jobs[Q].out = b->jobs[CROSS_Q].out = three, b->jobs[K].out = three + b->jobs[Q].n * size;
   b->jobs[V].out = three + (b->jobs[Q].n + b->jobs[K].n) * size;
   b->jobs[OUT].out = b->jobs[CROSS_OUT].out = b->jobs[DOWN].out = more;
-  b->jobs[UP].out = two, b->jobs[UP_TOO].out = two + ffn * size;
+  b->jobs[GATE].out = two, b->jobs[UP].out = two + ffn * size;
   b->turn.x = three, b->turn.rows = rows, b->turn.step = all, b->turn.low = b->low, b->turn.size = b->attend.size;
   b->turn.heads = b->attend.heads + b->attend.groups; /* keys stand behind queries */
   connect_attention(b, &b->attend, three, all, z);
@@ -179,7 +179,7 @@ static void run_block(BlockTeam *team, int64_t thread, int64_t threads) {
   }
   norm_if(&b->norms[FFN][BEFORE], first, end);
   wait_for_small(team);
-  multiply_jobs(team, UP, b->gate.up ? 2 : 1, thread, threads);
+  multiply_jobs(team, GATE, b->gate.up ? 2 : 1, thread, threads);
   for (int64_t r = 0; r < b->rows && busy; r++)
     gate_columns(&b->gate, r, parts * own / of * LANES, parts * (own + 1) / of * LANES);
   wait_for_small(team);
