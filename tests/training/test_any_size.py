@@ -219,12 +219,15 @@ def test_a_sample_of_many_rows_maps_a_part_at_a_time(monkeypatch: pytest.MonkeyP
 
 def test_the_reading_of_many_rows_says_how_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
+    monkeypatch.setattr("qkv.training.data_files.CHUNK", 64)
     (folder / "pairs.tsv").write_text("".join(f"雨 {i}\train {i}\n" for i in range(300)), encoding="utf-8")
     heard: list[Any] = []
     with hear_progress(heard.append):
         recipes.configure("pairs.tsv", SMALL)
     assert {event["kind"] for event in heard} == {"reading"}
     assert [str(event["text"]) for event in heard[:2]] == ["reading rows (32)", "reading rows (64)"]
+    held = [(event["done"], event["of"]) for event in heard if "held out" in str(event["text"])]
+    assert held[:4] == [(64, 300), (128, 300), (192, 300), (256, 300)]
 
 
 @pytest.mark.parametrize("words", [[], ["data.weights=[2.5]"], ["model.context=12", "objective=chat"]])

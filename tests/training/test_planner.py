@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 from qkv.messages import Message
 from qkv.training import own_data, planner, recipes, session
 from qkv.training.distributed import Ranks
-from qkv.training.planner import Facts, measure_data, plan
+from qkv.training.facts import Facts, measure_data
+from qkv.training.planner import plan
 from qkv.training.run import Run, parse_overrides
 from qkv.training.settings import Settings
+from qkv.training.shape import Shape
 from qkv.training.splits import Splits
 
 KINDS = (("pairs", "pairs", "marian"), ("labels", "labels", "bert"), ("plain text", "text", "gpt2"),
          ("conversations", "chat", "gpt2"), ("plain text", "masked", "bert"), ("token shards", "text", "llama"))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "time_training_step", lambda *_: 0.1)
 
 
 def choose(facts: Facts, family: str, **given: Any) -> dict[str, Any]:
@@ -29,14 +36,12 @@ def choose(facts: Facts, family: str, **given: Any) -> dict[str, Any]:
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(KINDS), st.integers(1, 10_000_000), st.integers(3, 400), st.floats(0, 1), st.integers(1, 8000))
 def test_a_plan_fits_any_data(kind: tuple[str, str, str], rows: int, each: int, unspaced: float, alphabet: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "time_training_step", lambda *_: 0.1)
-        facts = Facts(kind[0], kind[1], rows, rows * each, rows * each // 2 + 1, alphabet, unspaced, each)
-        found = choose(facts, kind[2])
-        assert 1 <= found["training.warmup"] <= max(1, 0.1 * found["training.steps"])  # it never ends in its warm-up
-        assert 1 <= found["training.evaluate_every"] <= found["training.steps"]
-        assert found["model.width"] % found["model.heads"] == 0
-        assert found["training.steps"] <= 12_000 or 6e-9 * found["training.steps"] < planner.LONGEST
+    facts = Facts(kind[0], kind[1], rows, rows * each, rows * each // 2 + 1, alphabet, unspaced, each)
+    found = choose(facts, kind[2])
+    assert 1 <= found["training.warmup"] <= max(1, 0.1 * found["training.steps"])  # it never ends in its warm-up
+    assert 1 <= found["training.evaluate_every"] <= found["training.steps"]
+    assert found["model.width"] % found["model.heads"] == 0
+    assert found["training.steps"] <= 12_000 or 6e-9 * found["training.steps"] < planner.LONGEST
 
 
 @pytest.mark.parametrize(("kind", "objective", "family"), KINDS)
@@ -76,14 +81,41 @@ def test_adapters_may_be_asked_for_by_their_short_name() -> None:
     assert found == {"training": {"lora": {"rank": 8, "alpha": 16}}}
 
 
-def test_dropout_of_text_is_for_what_is_read_often() -> None:
+@pytest.mark.parametrize("kind", ["pairs", "plain text", "conversations"])
+def test_dropout_is_for_what_is_read_often(kind: str) -> None:
+    def found(passes: float, family: str = "bart") -> dict[str, Any]:
+        facts = Facts(kind, "denoise", 1000, 100_000, 50_000, 70, 0.0, 60)
+        return choose(facts, family, training__epochs=passes)
+
+    rates = [found(passes)["model.dropout"] for passes in (1, 4, 10, 20, 80)]
+    assert (rates[0], rates[-1]) == (0.0, 0.2)
+    assert rates == sorted(rates)
+    assert "model.dropout" not in found(80, "llama")
+
+
+def test_windows_of_short_texts_are_short() -> None:
     def found(characters: int) -> dict[str, Any]:
         return choose(Facts("plain text", "text", characters // 64, characters, characters, 70, 0.0, 0), "gpt2",
                       training__steps=100)
 
-    short, long, huge = map(found, (100_000, 1_000_000, 10_000_000))
-    assert [one["model.dropout"] for one in (short, long, huge)] == [0.2, 0.0, 0.0]
-    assert [one.get("model.context") for one in (short, long, huge)] == [128, 128, None]
+    assert [found(n).get("model.context") for n in (100_000, 1_000_000, 10_000_000)] == [128, 128, None]
+
+
+def test_a_model_is_as_large_as_there_is_time_to_teach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def time_step(spec: Any, *_: Any) -> float:
+        return len(spec.stack.blocks) * spec.stack.width**2 / 1e6
+
+    monkeypatch.setattr(planner, "time_training_step", time_step)
+    large = Facts("pairs", "pairs", 140_000, 30_000_000, 15_000_000, 90, 0.0, 300)
+    found = [choose(large, "marian", training__seconds=seconds) for seconds in (5, 30, 100, 1000, 10_000)]
+    sizes = [(one["model.width"], one["model.layers"]) for one in found]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == ((64, 2), (256, 4))
+    assert len(set(sizes)) >= 4
+    mine = choose(large, "marian", training__seconds=5, model__layers=6)
+    assert (mine["model.width"], mine["model.layers"]) == (256, 6)
+    endless = choose(large, "marian", training__steps=200_000)
+    assert (endless["model.width"], endless["model.layers"]) == (256, 4)
 
 
 def test_few_labelled_rows_make_as_many_steps_as_learn_them() -> None:
@@ -103,10 +135,13 @@ def test_processes_take_the_numbers_of_the_first() -> None:
         def broadcast_numbers(self, *numbers: float) -> list[float]:
             return [10 * n for n in numbers]
 
-    choices = tuple(planner.Choice(key, 0, Message("")) for key in ("model.width", "training.steps", "training.warmup"))
-    run = Run("r", lambda: Splits("", ""), training=Settings(steps=7, warmup=3), choices=choices)
+    timed = ("model.width", "model.dropout", "training.steps", "training.warmup")
+    choices = tuple(planner.Choice(key, 0, Message("")) for key in (*timed, "training.lr"))
+    run = Run("r", lambda: Splits("", ""), Shape(width=12, dropout=0.01), training=Settings(steps=7, warmup=3, lr=0.1),
+              choices=choices)
     shared = session.share_choices(run, Second(1, 2))
-    assert (shared.training.steps, shared.training.warmup, shared.model) == (70, 30, run.model)
+    assert (shared.training.steps, shared.training.warmup, shared.training.lr) == (70, 30, 0.1)
+    assert (shared.model.width, shared.model.dropout) == (120, 0.1)
 
 
 def test_the_time_that_there_is_bounds_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import torch
 
 from qkv.errors import QkvError
 from qkv.training import assemble, evaluation, loop, recipes, refit, schedule
+from qkv.training.facts import Facts
 from qkv.training.plan import Plan
-from qkv.training.planner import Facts, plan
+from qkv.training.planner import plan
 from qkv.training.run import Run, Vocabulary
 from qkv.training.settings import Settings
 from qkv.training.shape import Shape

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from qkv.chat.template import check_messages
 from qkv.data import hf_datasets, shards, sources
 from qkv.data.bad_rows import BadRowPolicy
+from qkv.data.cache import tell_progress
 from qkv.data.check import NAMED, find_leaks
-from qkv.data.mapped_rows import MappedRows, collect_rows, select_rows, spool_rows
+from qkv.data.mapped_rows import CHUNK, MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK, RUN, count_familiar
 from qkv.data.shards import Mixture
 from qkv.data.text_files import explain_missing, find_suffix, measure_text
@@ -207,10 +208,15 @@ class Data(Part):
             return sets, []
         side = 1 if self.apart == "target" else 0
 
-        def key(row: Any) -> str:
-            return repr(row) if self.messages else row[side]
+        total = sum(map(len, sets))
 
-        chosen = choose_held_out(lambda: (key(row) for rows in sets for row in rows), amount, top=top)
+        def read_keys() -> Iterator[str]:
+            for n, row in enumerate(chain.from_iterable(sets)):
+                if n and n % CHUNK == 0:
+                    tell_progress(Message("choosing the rows that are held out"), n, total)
+                yield repr(row) if self.messages else row[side]
+
+        chosen = choose_held_out(read_keys, amount, top=top)
         cuts = np.cumsum([0, *map(len, sets)])
         parts = [np.flatnonzero(chosen[a:b] == out) for out in (False, True) for a, b in pairwise(cuts)]
         both = [select_rows(rows, part) for rows, part in zip(sets * 2, parts, strict=True)]

@@ -80,17 +80,20 @@ def time_pass(core: Transformer, batch: Batch, low: bool) -> float:
     return spent
 
 
-def time_training_step(spec: Spec, optimizer: Any, rows: int, lengths: tuple[int, int]) -> float:
+def time_training_step(
+    spec: Spec, optimizer: Any, rows: int, lengths: tuple[int, int], seconds: float = 0.0
+) -> float:
     """The seconds of a training step of a model on this machine: the median of a few, on drawn tokens.
 
-    `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell.
+    `lengths` are those of a source and of a target (0: without); a model without a head has labels to tell. Steps are
+    made for so many `seconds` at least, since others who use a machine come and go.
     """
     refuse_oversized(spec, "auto")
     core = Transformer(spec).to(parse_device("auto"))
     updates, device = make_optimizer(core, Settings(steps=1, optimizer=optimizer)), core.embed.weight.device
     source, target = (torch.randint(0, spec.vocabulary, (rows, max(1, length)), device=device) for length in lengths)
     both, low, spent = bool(spec.encoder and spec.decoder), choose_precision(core) == "bf16", list[float]()
-    for _ in range(STEPS + 1):
+    while len(spent) <= STEPS or sum(spent) < seconds:
         start = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16, enabled=low):
             made = core(target if lengths[1] else source, Inputs(source=source) if both else Inputs(), mode="train")

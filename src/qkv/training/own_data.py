@@ -21,7 +21,8 @@ from qkv.messages import Message
 from qkv.options import flatten, nest, replace_from_dict
 from qkv.spec import Spec
 from qkv.training.data_files import KINDS, Data, read_shared
-from qkv.training.planner import Choice, measure_data, plan
+from qkv.training.facts import measure_data
+from qkv.training.planner import Choice, plan
 from qkv.training.run import OWN_PARTS, PARTS, PLAIN, Run, parse_overrides, refuse_key, suggest_key
 from qkv.training.run_dir import SETTINGS
 from qkv.training.settings import Settings

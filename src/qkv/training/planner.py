@@ -5,25 +5,21 @@ a person sets is taken, and the rest fits itself to it.
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from qkv.data.shards import Mixture
 from qkv.messages import Message
-from qkv.training.large_text import LargeText
+from qkv.training.facts import Facts
 from qkv.training.machine import time_training_step
 from qkv.training.shape import Shape
-from qkv.training.splits import Splits
 
-LOOKED = 20_000  # rows that are measured, evenly over all
-SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
-UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
 TYPICAL = 64  # tokens of a row of plain text that is timed
-TIMED = ("training.steps", "training.warmup", "training.evaluate_every")  # what the speed of a machine may decide
+TIMED = ("training.steps", "training.warmup", "training.evaluate_every", "model.width", "model.layers", "model.heads",
+         "model.ffn", "model.dropout")  # what the speed of a machine may decide
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
               "metric": "bleu", "average": 3},
@@ -33,23 +29,14 @@ USUAL: dict[str, dict[str, Any]] = {
     "conversations": {"optimizer": "adamw", "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8},
     "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
 }
-LABELLED = ("labels", "similarity", "choice")
+SIZES = {  # from so many characters on, width and layers; the first are for short runs
+    "labels": ((0, 64, 1), (5e6, 128, 2)),
+    "pairs": ((0, 64, 2), (0, 96, 2), (0, 128, 2), (3e5, 192, 3), (2e7, 256, 4)),
+}
+LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # of other data
+TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
+DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
 HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What was measured of the training data: `characters` of both sides, of which `letters` are the target's."""
-
-    kind: str  # "pairs", "labels", "plain text", "token shards" or "conversations": what the data are
-    objective: str  # what is learnt from them
-    rows: int
-    characters: int
-    letters: int
-    alphabet: int
-    unspaced: float  # the share of characters of scripts that put no spaces between words
-    longest: int  # characters of a source, which one row in a hundred exceeds
-    share: float = 0.0  # of the rows, held out because nobody said which
 
 
 @dataclass(frozen=True)
@@ -59,30 +46,6 @@ class Choice:
     key: str
     value: Any
     why: Message
-
-
-def measure_data(splits: Splits, objective: str) -> Facts:
-    """The facts of the training data, from rows or stretches drawn evenly over all of it."""
-    train, labelled = splits.train, objective in LABELLED
-    if isinstance(train, Mixture):
-        count = 4 * sum(len(shard) for shard in train.shards)
-        return Facts("token shards", objective, count, count, count, 0, 0.0, 0)
-    if isinstance(train, str | LargeText):
-        places = range(0, len(train), max(1, len(train) // LOOKS))
-        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
-        return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
-                     len(UNSPACED.findall(some)) / max(1, len(some)), 0)
-    rows = train[:: max(1, len(train) // LOOKED)]
-    if not rows:  # what training refuses
-        return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
-    if splits.kind == "conversations":
-        rows = [("\n".join(str(m["content"]) for m in talk), "") for talk in rows]
-    sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
-    text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
-    letters = sum(map(len, targets)) or len(text)
-    return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
-                 int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
-                 lengths[int(0.99 * (len(lengths) - 1))], splits.share)
 
 
 @dataclass(frozen=True)
@@ -127,30 +90,27 @@ class Planner:
             return size, 1.3 if crowded else 5.0
         return size, 1.6 + 0.5 * math.log2(max(1, size / 300))
 
-    def choose_model(self, each: float) -> Shape:
-        """The size of a new model, whose tokens have `each` characters."""
-        f = self.facts
-        rooms = {"labels": ((64, 1, 0.5), (128, 2, 0.3)), "pairs": ((128, 2, 0.2), (192, 3, 0.2), (256, 4, 0.1)),
-                 "text": ((128, 4, 0.2), (128, 4, 0.0), (192, 5, 0.0), (256, 6, 0.0))}  # long texts are read few times
+    def choose_model(self, size: int, each: float, time_step: Callable[[Shape, float], float]) -> Shape:
+        """The size of a new model of `size` tokens of `each` so many characters: what these fill, if there is time."""
+        f, given = self.facts, self.given
         learnt = "text" if f.objective == "text" else f.kind
-        sizes = rooms.get(learnt, ((128, 4, 0.2), (192, 5, 0.1), (256, 6, 0.1)))
-        bounds = {"labels": (5e6,), "pairs": (3e5, 2e7), "text": (3e5, 3e6, 3e7)}.get(learnt, (3e6, 3e7))
-        width, layers, dropout = sizes[sum(f.characters > bound for bound in bounds)]
+        sizes = [one for one in SIZES.get(learnt, LARGER) if one[0] <= f.characters]
         why = Message("the size that {characters:,} characters fill", characters=f.characters)
-        family, heads = self.given["model.family"], self.given.get("model.heads", 1)
-        width += -width % (2 * heads)
-        width, layers = self.choose("model.width", width, why), self.choose("model.layers", layers, why)
-        heads = next(n for n in (4, 2, 1) if width % n == 0)
-        heads = self.choose("model.heads", heads, Message("a divisor of the width"))
-        ffn = self.given.get("model.ffn", 0)
-        if family not in ("llama", "prefix"):
-            why_dropout = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
-                "so much text is read too few times to be learnt by heart")
-            self.choose("model.dropout", dropout, why_dropout)
+        shape = self.fit(sizes[-1])
+        while len(sizes) > 1 and not given.keys() & {"model.width", "model.layers"}:
+            steps = TAUGHT * count_weights(shape, size, f) / (self.tokens * (2 if f.kind == "pairs" else 1))
+            if steps * time_step(shape, steps / self.seconds) <= self.seconds:
+                break
+            sizes.pop()
+            shape = self.fit(sizes[-1])
+            why = Message("a larger model would learn too little in {seconds:.0f} s", seconds=self.seconds)
+        self.choose("model.width", shape.width, why)
+        self.choose("model.layers", shape.layers, why)
+        self.choose("model.heads", shape.heads, Message("a divisor of the width"))
         if learnt == "text" and each == 1.0:
             self.choose("model.context", 128, Message("many short windows in a step teach more than a few long ones"))
-        if f.kind == "labels" and family == "bert":
-            ffn = self.choose("model.ffn", 2 * width, why)
+        if f.kind == "labels" and shape.family == "bert":
+            shape = replace(shape, ffn=self.choose("model.ffn", 2 * shape.width, why))
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
             if f.objective == "labels":
                 why = Message("against learning {rows:,} rows by heart", rows=f.rows)
@@ -158,7 +118,15 @@ class Planner:
             if f.longest / each > 250:
                 self.choose("model.context", min(512, 8 * math.ceil(f.longest / each / 8) + 8),
                             Message("the longest texts have {longest} characters", longest=f.longest))
-        return Shape(family=family, width=width, layers=layers, heads=heads, ffn=ffn)
+        return shape
+
+    def fit(self, size: tuple[float, int, int]) -> Shape:
+        """The shape of a size, with what a person set of it."""
+        given, heads = self.given, self.given.get("model.heads", 1)
+        width = given.get("model.width", size[1] + -size[1] % (2 * heads))
+        heads = given.get("model.heads", next(n for n in (4, 2, 1) if width % n == 0))
+        return Shape(family=given["model.family"], width=width, layers=given.get("model.layers", size[2]), heads=heads,
+                     ffn=given.get("model.ffn", 0))
 
     def choose_rate(self, width: int, *, new: bool) -> str:
         """Optimiser (given back) and rate: of a new model, or gentler of one that was trained before."""
@@ -179,10 +147,22 @@ class Planner:
             self.choose(f"training.{key}", value, why)
         return self.given.get("training.optimizer", usual["optimizer"])
 
-    def choose_length(self, each: float, time_step: Callable[[int, float], float] | None) -> None:
+    @property
+    def seconds(self) -> float:
+        """How long the training may last: as long as it takes where steps or epochs end it."""
+        ends = self.given.get("training.steps", 0) or self.given.get("training.epochs", 0)
+        return self.given.get("training.seconds", 0) or (math.inf if ends else LONGEST)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a step."""
+        usual = 1024 if self.facts.rows < 1e5 or self.facts.kind != "pairs" else 2048
+        return self.given.get("training.tokens", usual)
+
+    def choose_length(self, each: float, pace: Callable[[float], float] | None) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
-        new, rows = time_step is not None, max(1, f.rows)
+        new, rows = pace is not None, max(1, f.rows)
         least = {"pairs": 200, "labels": 600}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
@@ -191,19 +171,18 @@ class Planner:
         if by_heart:  # what few of them tell cannot be worked out from the others
             passes = 24 * (rows / 250) ** -0.7
             self.choose("training.keep", "last", Message("so few conversations are learnt by heart"))
-        tokens = self.choose("training.tokens", 1024 if rows < 1e5 or f.kind != "pairs" else 2048,
-                             Message("small steps learn more in the same time"))
+        tokens = self.choose("training.tokens", self.tokens, Message("small steps learn more in the same time"))
         epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
-        steps, seconds = max(least, math.ceil(passes * epoch / tokens)), given.get("training.seconds", 0) or LONGEST
+        steps, seconds = max(least, math.ceil(passes * epoch / tokens)), self.seconds
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
         refit = given.get("training.refit", 0.0)
         if ((new and f.kind == "labels") or by_heart) and f.share >= 0.05:  # fewer are not missed
             refit = self.choose("training.refit", 0.4 if by_heart else 0.3,
                                 Message("the held-out rows are learnt too, in the end"))
-        pace = time_step(tokens, steps / seconds) if time_step else 0.0
-        if (1 + refit) * steps * pace > seconds:
-            steps = max(1, int(0.9 * seconds / pace / (1 + refit)))  # a tenth of the time is for judging
-            why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=pace)
+        step = pace(steps / seconds) if pace else 0.0
+        if (1 + refit) * steps * step > seconds:
+            steps = max(1, int(0.9 * seconds / step / (1 + refit)))  # a tenth of the time is for judging
+            why = Message("as many as {seconds:.0f} s have room for, at {each:.3f} s each", seconds=seconds, each=step)
         ends = (given.get("training.steps", 0), math.ceil(given.get("training.epochs", 0) * epoch / tokens))
         steps = min((n for n in ends if n), default=0) or self.choose("training.steps", steps, why)
         self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
@@ -211,6 +190,23 @@ class Planner:
         self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
         # gentle runs are short, and their last steps, at a low rate, are the best
         self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
+        if new and given["model.family"] not in ("llama", "prefix"):  # which have none
+            self.choose_dropout(steps * tokens / epoch)
+
+    def choose_dropout(self, passes: float) -> None:
+        """The dropout of a new model that reads its data so many times."""
+        rows, dropout = self.facts.rows, next(dropout for most, dropout in DROPOUT if passes < most)
+        if self.facts.kind == "labels":
+            dropout = 0.5 if self.facts.characters < SIZES["labels"][1][0] else 0.3
+        why = Message("against learning {rows:,} rows by heart", rows=rows) if dropout else Message(
+            "so much text is read too few times to be learnt by heart")
+        self.choose("model.dropout", dropout, why)
+
+
+def count_weights(shape: Shape, size: int, facts: Facts) -> int:
+    """About how many weights work on each token of a model of such a shape over so many tokens."""
+    blocks, table = 28 if facts.kind == "pairs" else 12, 0 if facts.kind == "labels" else size
+    return blocks * shape.layers * shape.width**2 + table * shape.width
 
 
 def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
@@ -224,19 +220,19 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         planner.choose_length(3.0 - 1.5 * facts.unspaced, None)
         return tuple(planner.choices)
     size, each = (1000, 4.0) if facts.kind == "token shards" else planner.choose_vocabulary()
-    shape = planner.choose_model(each)
-    optimizer = planner.choose_rate(shape.width, new=True)
+    optimizer = planner.choose_rate(0, new=True)
 
-    def time_step(tokens: int, rate: float) -> float:
+    def time_step(shape: Shape, rate: float, least: float = 0.0) -> float:
         labels, rows = facts.kind == "labels", max(1, facts.rows)
-        weights = 24 * shape.layers * shape.width**2 + (0 if labels else size * shape.width)
-        if 6 * weights * tokens * rate < SURE:  # any machine makes so many steps a second
-            return 0.0
+        if 6 * count_weights(shape, size, facts) * planner.tokens * rate < SURE:
+            return 0.0  # any machine makes so many steps a second
         spec = replace(shape.spec(size), head=None) if labels else shape.spec(size)
         source, target = ((facts.characters - facts.letters) / rows, facts.letters / rows)
         lengths = (target, 0.0) if labels else (source, target) if facts.kind == "pairs" else (0.0, TYPICAL * each)
         cut = tuple(min(spec.context or TYPICAL, math.ceil(n / each)) for n in lengths)
-        return time_training_step(spec, optimizer, max(1, tokens // max(1, cut[1] or cut[0])), cut)  # type: ignore[arg-type]
+        count = max(1, planner.tokens // max(1, cut[1] or cut[0]))
+        return time_training_step(spec, optimizer, count, cut, least)  # type: ignore[arg-type]
 
-    planner.choose_length(each, time_step)
+    shape = planner.choose_model(size, each, time_step)
+    planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)))
     return tuple(planner.choices)

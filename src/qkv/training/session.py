@@ -120,8 +120,9 @@ def recall_choices(run: Run, directory: Path) -> Run:
 def share_choices(run: Run, ranks: Ranks) -> Run:
     """The run with the first process's numbers, as each process has timed its own steps."""
     keys = [choice.key for choice in run.choices if choice.key in TIMED]
-    numbers = ranks.broadcast_numbers(*(getattr(run.training, key.partition(".")[2]) for key in keys))
-    return replace_from_dict(run, nest({key: int(n) for key, n in zip(keys, numbers, strict=True)}))
+    own = [attrgetter(key)(run) for key in keys]
+    shared = ranks.broadcast_numbers(*own)
+    return replace_from_dict(run, nest({key: type(n)(m) for key, n, m in zip(keys, own, shared, strict=True)}))
 
 
 def write_settings(a: Assembly, directory: Path) -> None:

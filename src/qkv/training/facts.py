@@ -1,0 +1,52 @@
+"""What training data are: their kind, how much there is and how long texts are. Next: planner.py."""
+
+import re
+from dataclasses import dataclass
+
+from qkv.data.shards import Mixture
+from qkv.training.large_text import LargeText
+from qkv.training.splits import Splits
+
+LOOKED = 20_000  # rows that are measured, evenly over all
+SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
+UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
+LABELLED = ("labels", "similarity", "choice")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was measured of the training data: `characters` of both sides, of which `letters` are the target's."""
+
+    kind: str  # "pairs", "labels", "plain text", "token shards" or "conversations": what the data are
+    objective: str  # what is learnt from them
+    rows: int
+    characters: int
+    letters: int
+    alphabet: int
+    unspaced: float  # the share of characters of scripts that put no spaces between words
+    longest: int  # characters of a source, which one row in a hundred exceeds
+    share: float = 0.0  # of the rows, held out because nobody said which
+
+
+def measure_data(splits: Splits, objective: str) -> Facts:
+    """The facts of the training data, from rows or stretches drawn evenly over all of it."""
+    train, labelled = splits.train, objective in LABELLED
+    if isinstance(train, Mixture):
+        count = 4 * sum(len(shard) for shard in train.shards)
+        return Facts("token shards", objective, count, count, count, 0, 0.0, 0)
+    if isinstance(train, str | LargeText):
+        places = range(0, len(train), max(1, len(train) // LOOKS))
+        some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
+        return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
+                     len(UNSPACED.findall(some)) / max(1, len(some)), 0)
+    rows = train[:: max(1, len(train) // LOOKED)]
+    if not rows:  # what training refuses
+        return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
+    if splits.kind == "conversations":
+        rows = [("\n".join(str(m["content"]) for m in talk), "") for talk in rows]
+    sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
+    text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
+    letters = sum(map(len, targets)) or len(text)
+    return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
+                 int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
+                 lengths[int(0.99 * (len(lengths) - 1))], splits.share)
