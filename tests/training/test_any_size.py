@@ -219,7 +219,7 @@ def test_a_sample_of_many_rows_maps_a_part_at_a_time(monkeypatch: pytest.MonkeyP
 
 def test_the_reading_of_many_rows_says_how_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
-    monkeypatch.setattr("qkv.training.data_files.CHUNK", 64)
+    monkeypatch.setattr("qkv.training.data_files.CHUNK", 4)
     (folder / "pairs.tsv").write_text("".join(f"雨 {i}\train {i}\n" for i in range(300)), encoding="utf-8")
     heard: list[Any] = []
     with hear_progress(heard.append):

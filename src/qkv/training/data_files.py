@@ -212,7 +212,7 @@ class Data(Part):
 
         def read_keys() -> Iterator[str]:
             for n, row in enumerate(chain.from_iterable(sets)):
-                if n and n % CHUNK == 0:
+                if n and n % (16 * CHUNK) == 0:  # about a second
                     tell_progress(Message("choosing the rows that are held out"), n, total)
                 yield repr(row) if self.messages else row[side]
 
