@@ -103,8 +103,8 @@ def compare(which: str, given: argparse.Namespace) -> dict[str, Any]:
     key = "bleu" if name in SETS else "nats"
     judged = [one[key] for one in found[1:] if key in one]
     own, best = found[0][key], max(judged) if key == "bleu" else min(judged)
-    share = own / best if key == "bleu" else best / own
-    return {"default": own, "best": best, "of_best": round(share, 3), "runs": found}
+    share = (own / best if best else None) if key == "bleu" else best / own
+    return {"default": own, "best": best, "of_best": share and round(share, 3), "runs": found}
 
 
 def main() -> None:
