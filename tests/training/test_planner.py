@@ -1,6 +1,7 @@
 """What the planner chooses for data of any kind and size: it fits, it is monotone, and what a person sets is taken."""
 
 import random
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from qkv.messages import Message
 from qkv.training import own_data, planner, recipes, session
 from qkv.training.distributed import Ranks
 from qkv.training.facts import Facts, measure_data
+from qkv.training.machine import time_training_step
 from qkv.training.planner import plan
 from qkv.training.run import Run, parse_overrides
 from qkv.training.settings import Settings
@@ -116,6 +118,12 @@ def test_a_model_is_as_large_as_there_is_time_to_teach(monkeypatch: pytest.Monke
     assert (mine["model.width"], mine["model.layers"]) == (256, 6)
     endless = choose(large, "marian", training__steps=200_000)
     assert (endless["model.width"], endless["model.layers"]) == (256, 4)
+
+
+def test_steps_are_timed_for_as_long_as_is_wanted() -> None:
+    spec, start = Shape("gpt2", width=8, layers=1, heads=1).spec(20), time.perf_counter()
+    assert 0 < time_training_step(spec, "adamw", 2, (0, 4), 0.3) < 0.3
+    assert time.perf_counter() - start >= 0.3
 
 
 def test_few_labelled_rows_make_as_many_steps_as_learn_them() -> None:
