@@ -1,7 +1,6 @@
 """What the planner chooses for data of any kind and size: it fits, it is monotone, and what a person sets is taken."""
 
 import random
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -120,10 +119,17 @@ def test_a_model_is_as_large_as_there_is_time_to_teach(monkeypatch: pytest.Monke
     assert (endless["model.width"], endless["model.layers"]) == (256, 4)
 
 
-def test_steps_are_timed_for_as_long_as_is_wanted() -> None:
-    spec, start = Shape("gpt2", width=8, layers=1, heads=1).spec(20), time.perf_counter()
-    assert 0 < time_training_step(spec, "adamw", 2, (0, 4), 0.3) < 0.3
-    assert time.perf_counter() - start >= 0.3
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, 5), (5.0, 20)])
+def test_steps_are_timed_for_as_long_as_is_wanted(monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int) -> None:
+    spec, ticks = Shape("gpt2", width=8, layers=1, heads=1).spec(20), list[float]()
+
+    def tick() -> float:
+        ticks.append(0.25 * len(ticks))
+        return ticks[-1]
+
+    monkeypatch.setattr("qkv.training.machine.time.perf_counter", tick)
+    assert time_training_step(spec, "adamw", 2, (0, 4), seconds) == 0.25
+    assert len(ticks) == 2 * steps  # one before each step, one after
 
 
 def test_few_labelled_rows_make_as_many_steps_as_learn_them() -> None:

@@ -195,10 +195,12 @@ class Planner:
 
     def choose_dropout(self, passes: float) -> None:
         """The dropout of a new model that reads its data so many times."""
-        rows, dropout = self.facts.rows, next(dropout for most, dropout in DROPOUT if passes < most)
-        if self.facts.kind == "labels":
-            dropout = 0.5 if self.facts.characters < SIZES["labels"][1][0] else 0.3
-        why = Message("against learning {rows:,} rows by heart", rows=rows) if dropout else Message(
+        f = self.facts
+        if f.kind == "labels":
+            dropout = 0.5 if f.characters < 5e6 else 0.3
+        else:
+            dropout = next(rate for most, rate in DROPOUT if passes < most)
+        why = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
             "so much text is read too few times to be learnt by heart")
         self.choose("model.dropout", dropout, why)
 
