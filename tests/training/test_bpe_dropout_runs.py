@@ -9,6 +9,7 @@ import torch
 
 from qkv.data.collate import Batch
 from qkv.errors import QkvError
+from qkv.hub import load
 from qkv.training import assemble, recipes
 from qkv.training.objectives import augment
 from qkv.training.objectives.base import special_ids
@@ -316,3 +317,26 @@ def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
     a.model.tokenizer.unk_id = None
     with pytest.raises(QkvError, match=r"word_dropout=0\.3: the vocabulary has no unknown token"):
         a.objective.plan(run, a.splits, a.model)
+
+
+def test_pairs_of_neighbours_are_read_and_a_common_one_is_never_unknown(tmp_path: Path) -> None:
+    pairs = [(f"甲乙丙 rare{i}"[: 4 + i % 6], str(i % 3)) for i in range(60)]
+    run = dataclasses.replace(other("labels", 0.0, rare_words=50.0), tokenizer=Vocabulary("char", 900, pairs=True),
+                              splits=lambda: Splits(pairs, pairs))  # fmt: skip
+    a = assemble.assemble(run, device="cpu")
+    assert a.plan.identity["tokenizer"]["pairs"] is True
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    common = {tokenizer.id("甲 乙"), tokenizer.id("乙 丙")}
+    assert None not in common
+    for epoch in range(3):  # 50 in 110 of the characters are unknown
+        read = [i for row in targets(a, epoch) for i in row]
+        assert [read.count(i) for i in common] == [60, 60]  # type: ignore[arg-type]
+        assert read.count(tokenizer.id("甲") or 0) < 50
+    a.model.save(tmp_path)
+    again = load(tmp_path)
+    assert again.ids("甲乙") == a.model.ids("甲乙")
+    assert len(again.ids("甲乙")) == 5
+    with pytest.raises(QkvError, match=r"tokenizer\.pairs: it works only with labelled texts and an encoder"):
+        assemble.assemble(dataclasses.replace(other("text", 0.0), tokenizer=Vocabulary("char", 900, pairs=True)),
+                          device="cpu")  # fmt: skip

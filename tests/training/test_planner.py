@@ -61,6 +61,19 @@ def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
         assert "training.rare_words" not in choose(facts, "bert", **other)
 
 
+def test_chinese_labels_are_read_by_pairs_of_characters_and_longer() -> None:
+    def planned(unspaced: float, **more: Any) -> dict[str, Any]:
+        return choose(Facts("labels", "labels", 1000, 30_000, 30_000, 2000, unspaced, 60), "bert", **more)
+
+    chinese, english = planned(0.9), planned(0.0)
+    assert chinese["tokenizer.pairs"] is True
+    assert chinese["tokenizer.size"] > 10_000 > planned(0.9, tokenizer__pairs=False)["tokenizer.size"]
+    assert "tokenizer.pairs" not in english
+    assert chinese["training.steps"] > 2 * english["training.steps"]
+    for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):
+        assert "tokenizer.pairs" not in planned(0.9, **other)
+
+
 def test_adapters_read_few_conversations_often() -> None:
     def planned(rows: int, **more: Any) -> dict[str, Any]:
         facts = Facts("conversations", "chat", rows, 80 * rows, 80 * rows, 60, 0.0, 60, share=0.1)

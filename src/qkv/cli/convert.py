@@ -96,7 +96,7 @@ def write_for_onnx(common: Common, source: str, target: Path, dtype: str | None,
     if refused or dtype not in (None, "fp32"):
         raise QkvError("--to onnx: takes --to-dtype fp32 and no other change; convert in two steps")
     model = common.load_model(source)
-    words = model.tokenizer.backend.to_str() if model.tokenizer else ""
+    words = model.tokenizer.to_json() if model.tokenizer else ""
     files = [str(path) for path in write_onnx(model.core, target, tokenizer=words)]
     common.print_result({"source": source, "target": str(target), "graphs": files}, [
         common.say("written to {target}: {files}, graphs.json", target=target,

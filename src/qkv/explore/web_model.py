@@ -47,6 +47,7 @@ def write_web_model(
     """
     if model.tokenizer is None:
         raise QkvError("{name} has no tokenizer, so a text cannot become tokens; save one beside it", name=name)
+    words = model.tokenizer.to_json()
     print_typescript(model.spec, runtime="")  # what cannot be printed cannot run
     spec, tied = model.spec, model.spec.head is not None and model.spec.head.kind == "tied"
     spell = TracedProgram(spec).spell_parameter
@@ -57,7 +58,7 @@ def write_web_model(
     with replace_dir(directory) as aside:
         body = save(tensors, metadata={"format": "qkv-web"})
         (aside / "model.safetensors").write_bytes(body)
-        model.tokenizer.backend.save(str(aside / "tokenizer.json"))
+        write_text_file(aside / "tokenizer.json", words)
         said = {
             "format": FORMAT, "name": name, "kind": kind(model), "program": spec_hash(spec), "dtype": dtype,
             "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "start": list(start_ids(model)),

@@ -79,13 +79,17 @@ class Planner:
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
             return min(16_000, size), 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
+        pairs = self.given.get("tokenizer.pairs", False)
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
             why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
             self.choose("training.rare_words", 1.0, why_unknown)
+            if crowded and kind == "char":
+                pairs = self.choose("tokenizer.pairs", True, Message("two characters together say what neither does"))
+                size += 40_000 if pairs else 0
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
-            return size, 1.0
+            return size, 0.65 if pairs else 1.0
         if crowded or not kind.startswith("bpe"):
             return size, 1.3 if crowded else 5.0
         return size, 1.6 + 0.5 * math.log2(max(1, size / 300))
@@ -163,7 +167,8 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = pace is not None, max(1, f.rows)
-        least = {"pairs": 200, "labels": 600}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
+        labels = 1500 if f.unspaced > 0.2 else 600  # what characters mean together takes longer
+        least = {"pairs": 200, "labels": labels}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
         passes = min(100.0, max(0.3, passes)) if new else 5.0
