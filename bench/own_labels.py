@@ -1,7 +1,8 @@
 """Labelled texts in one command: `qkv train FILE` with defaults beside TF-IDF with logistic regression, and fastText.
 
-Seven sets of QKV_DATA/cls/sentconv, and Chinese sentences with the novel that each is from; where a set has no test
-file, every tenth row is one. Each program runs in a process of its own and learns from the same rows (fastText: 25
+Seven sets of QKV_DATA/cls/sentconv, and three of Chinese sentences: the novel that each is from, which part of 红楼梦
+(before or after chapter 81), the first word of its English translation (its pronouns taken out); where a set has no
+test file, every tenth row is one. Each program runs in a process of its own and learns from the same rows (fastText: 25
 epochs; pairs of words, of characters in Chinese). Peers: pip install scikit-learn fasttext-wheel, here or in the
 environment whose python is given as --peers.
     python bench/own_labels.py --seconds 180 --sets sst2 trec --rows 2000
@@ -24,9 +25,10 @@ import harness
 
 SETS = {"sst2": ("stsa.binary.train", "stsa.binary.test"), "sst5": ("stsa.fine.train", "stsa.fine.test"),
         "trec": ("TREC.train.all", "TREC.test.all"), "cr": ("custrev.all", ""), "mr": ("rt-polarity.all", ""),
-        "subj": ("subj.all", ""), "mpqa": ("mpqa.all", ""), "novels": ("", "")}
+        "subj": ("subj.all", ""), "mpqa": ("mpqa.all", "")}
 NOVELS = ("hongloumeng", "liaozhai", "rulinwaishi", "sanguoyanyi", "shuihuzhuan")
 EACH = 3000  # sentences of each
+OPENINGS = ("i", "you", "he", "she", "the")
 PEERS = {
     "tf-idf": """
 import sys
@@ -51,24 +53,54 @@ print(sum(right) / len(right))
 }
 
 
-def read_novels() -> list[list[str]]:
-    """As many sentences of each novel, and which it is."""
+def read_novel(name: str) -> str:
+    """The text of a Chinese novel."""
+    return Path(os.environ["QKV_DATA"], "lm", "chinese_novels", f"{name}.txt").read_text(encoding="utf-8")
+
+
+def list_sentences(texts: dict[str, str], most: int) -> list[list[str]]:
+    """As many sentences of each text, and which it is."""
     rows: list[list[str]] = []
-    for name in NOVELS:
-        text = Path(os.environ["QKV_DATA"], "lm", "chinese_novels", f"{name}.txt").read_text(encoding="utf-8")
+    for name, text in texts.items():
         found = [part for part in re.split(r"[\s。！？]+", text) if 8 <= len(part) <= 60]
         random.Random(0).shuffle(found)
-        rows += [[name, part] for part in found[:EACH]]
+        rows += [[name, part] for part in found[:most]]
     random.Random(1).shuffle(rows)
     return rows
+
+
+def read_novels() -> list[list[str]]:
+    """Sentences with the novel that each is from."""
+    return list_sentences({name: read_novel(name) for name in NOVELS}, EACH)
+
+
+def read_parts() -> list[list[str]]:
+    """Sentences of 红楼梦 with the part that each is from: the first 80 chapters, or those by a later hand."""
+    text = read_novel("hongloumeng")
+    later = text.index("第八十一回")
+    return list_sentences({"first": text[:later], "later": text[later:]}, 2 * EACH)
+
+
+def read_openings() -> list[list[str]]:
+    """Chinese sentences without their pronouns, with the first word of the English one."""
+    text = Path(os.environ["QKV_DATA"], "mt", "tatoeba_cmn_eng", "cmn.txt").read_text(encoding="utf-8-sig")
+    pairs = [(english.split()[0].lower(), re.sub("[我你他她您它们]", "", chinese))
+             for english, chinese, *_ in (line.split("\t") for line in text.splitlines() if line.count("\t") > 1)]
+    rows = [[word, chinese] for word, chinese in dict.fromkeys(pairs) if word in OPENINGS and len(chinese) > 3]
+    random.Random(1).shuffle(rows)
+    return rows
+
+
+CHINESE = {"novels": read_novels, "parts": read_parts, "openings": read_openings}
 
 
 def write_split(name: str, folder: Path, most: int) -> tuple[Path, Path]:
     """The rows of a set as text, tab, label: those to learn from, at most so many, and the test."""
     where = Path(os.environ["QKV_DATA"], "cls", "sentconv")
-    texts = ((where / part).read_bytes().decode("utf-8", "replace") if part else "" for part in SETS[name])
+    parts = SETS.get(name, ("", ""))
+    texts = ((where / part).read_bytes().decode("utf-8", "replace") if part else "" for part in parts)
     train, test = ([line.split(" ", 1) for line in text.split("\n") if line[2:].strip()] for text in texts)
-    train = read_novels() if name == "novels" else train
+    train = CHINESE[name]() if name in CHINESE else train
     if not test:
         train, test = [row for n, row in enumerate(train) if n % 10], train[::10]
     random.Random(0).shuffle(train)  # fastText reads rows as they stand, and some files are sorted by label
@@ -95,7 +127,7 @@ def measure_set(name: str, most: int, peers: str, words: list[str]) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         train, test = write_split(name, Path(folder), most)
         labels = Counter(line.rsplit("\t", 1)[1] for line in test.read_text(encoding="utf-8").splitlines())
-        unit = "char" if name == "novels" else "word"
+        unit = "char" if name in CHINESE else "word"
         found: dict[str, Any] = {"commonest": round(max(labels.values()) / labels.total(), 4)}
         for peer, program in PEERS.items():
             start = time.perf_counter()
@@ -110,7 +142,7 @@ def measure_set(name: str, most: int, peers: str, words: list[str]) -> dict[str,
 def main() -> None:
     """Print a line for each set, and write all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=[*SETS, *CHINESE], default=[*SETS, *CHINESE])
     parser.add_argument("--rows", type=int, default=10**9, help="learn from so many at most")
     parser.add_argument("--seconds", type=float, default=180.0, help="training.seconds of ours")
     parser.add_argument("--peers", default=sys.executable, help="the python that has scikit-learn and fasttext")
