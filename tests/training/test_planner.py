@@ -68,6 +68,7 @@ def test_chinese_labels_are_read_by_pairs_of_characters_and_longer() -> None:
     chinese, english = planned(0.9), planned(0.0)
     assert chinese["tokenizer.pairs"] is True
     assert chinese["tokenizer.size"] > 10_000 > planned(0.9, tokenizer__pairs=False)["tokenizer.size"]
+    assert planned(0.9, 30_000, tokenizer__pairs=True)["tokenizer.size"] > 10_000, "room for them"
     assert "tokenizer.pairs" not in english | planned(0.9, 30_000)
     assert planned(0.9, 30_000)["training.steps"] > 2 * planned(0.0, 30_000)["training.steps"]
     for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):

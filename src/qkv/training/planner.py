@@ -86,7 +86,7 @@ class Planner:
             self.choose("training.rare_words", 1.0, why_unknown)
             if crowded and kind == "char" and f.characters >= PAIRED:
                 pairs = self.choose("tokenizer.pairs", True, Message("two characters together say what neither does"))
-                size += 40_000 if pairs else 0
+        size += 40_000 if pairs else 0
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
