@@ -56,6 +56,11 @@ def test_they_are_the_commonest_by_a_slow_count(texts: list[str], size: int) -> 
         assert [tokenizer.token(i) for i in tokenizer.encode(text, special=False)] == row
 
 
+def test_the_commonest_comes_first_where_there_is_room_for_one() -> None:
+    tokenizer = made(texts=["a b", "a b", "c d", "c d", "c d"], size=9)
+    assert [token for token in tokenizer.vocabulary if " " in token] == ["c d"]
+
+
 def test_where_a_pair_lies_in_the_text() -> None:
     tokenizer, text = made(), "is not good"
     spans = tokenizer.offsets(text)
