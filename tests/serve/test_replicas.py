@@ -98,6 +98,18 @@ def test_a_killed_replica_loses_no_request_and_is_replaced(served: Behind) -> No
     assert before[1] in now
 
 
+def test_a_connection_that_has_asked_nothing_outlives_its_replica(served: Behind) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.connect()
+    time.sleep(0.5)  # it is passed on to a replica
+    for pid in served.replicas():
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(1.0)
+    connection.request("POST", "/v1/completions", json.dumps(TEXT))
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_a_stream_that_has_begun_is_cut_and_never_begun_again(served: Behind) -> None:
     _, alone = served.ask()
     connection, answer = served.stream(prompt=[TEXT["prompt"]] * 32)  # far from its end when the first line is there

@@ -142,7 +142,7 @@ class Router:
                 finally:
                     replica.connections -= 1
                     to_replica.close()
-                if answered or not asked or len(asked) > HELD or not await self.has_ended(replica):
+                if answered or len(asked) > HELD or not await self.has_ended(replica):
                     return
         except OSError:  # the client is gone
             pass
