@@ -319,12 +319,12 @@ def test_pairs_without_a_token_for_the_unknown_are_refused() -> None:
         a.objective.plan(run, a.splits, a.model)
 
 
-def test_pairs_of_neighbours_are_read_and_a_common_one_is_never_unknown(tmp_path: Path) -> None:
+def test_bigrams_are_read_and_a_common_one_is_never_unknown(tmp_path: Path) -> None:
     pairs = [(f"甲乙丙 rare{i}"[: 4 + i % 6], str(i % 3)) for i in range(60)]
-    run = dataclasses.replace(other("labels", 0.0, rare_words=50.0), tokenizer=Vocabulary("char", 900, pairs=True),
+    run = dataclasses.replace(other("labels", 0.0, rare_words=50.0), tokenizer=Vocabulary("char", 900, bigrams=True),
                               splits=lambda: Splits(pairs, pairs))  # fmt: skip
     a = assemble.assemble(run, device="cpu")
-    assert a.plan.identity["tokenizer"]["pairs"] is True
+    assert a.plan.identity["tokenizer"]["bigrams"] is True
     tokenizer = a.model.tokenizer
     assert tokenizer is not None
     common = {tokenizer.id("甲 乙"), tokenizer.id("乙 丙")}
@@ -337,6 +337,6 @@ def test_pairs_of_neighbours_are_read_and_a_common_one_is_never_unknown(tmp_path
     again = load(tmp_path)
     assert again.ids("甲乙") == a.model.ids("甲乙")
     assert len(again.ids("甲乙")) == 5
-    with pytest.raises(QkvError, match=r"tokenizer\.pairs: it works only with labelled texts and an encoder"):
-        assemble.assemble(dataclasses.replace(other("text", 0.0), tokenizer=Vocabulary("char", 900, pairs=True)),
+    with pytest.raises(QkvError, match=r"tokenizer\.bigrams: it works only with labelled texts and an encoder"):
+        assemble.assemble(dataclasses.replace(other("text", 0.0), tokenizer=Vocabulary("char", 900, bigrams=True)),
                           device="cpu")  # fmt: skip

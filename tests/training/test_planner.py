@@ -61,18 +61,18 @@ def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
         assert "training.rare_words" not in choose(facts, "bert", **other)
 
 
-def test_chinese_labels_are_read_by_pairs_of_characters_and_longer() -> None:
+def test_chinese_labels_are_read_by_bigrams_and_longer() -> None:
     def planned(unspaced: float, size: int = 100_000, **more: Any) -> dict[str, Any]:
         return choose(Facts("labels", "labels", 1000, size, size, 2000, unspaced, 60), "bert", **more)
 
     chinese, english = planned(0.9), planned(0.0)
-    assert chinese["tokenizer.pairs"] is True
-    assert chinese["tokenizer.size"] > 10_000 > planned(0.9, tokenizer__pairs=False)["tokenizer.size"]
-    assert planned(0.9, 30_000, tokenizer__pairs=True)["tokenizer.size"] > 10_000, "room for them"
-    assert "tokenizer.pairs" not in english | planned(0.9, 30_000)
+    assert chinese["tokenizer.bigrams"] is True
+    assert chinese["tokenizer.size"] > 10_000 > planned(0.9, tokenizer__bigrams=False)["tokenizer.size"]
+    assert planned(0.9, 30_000, tokenizer__bigrams=True)["tokenizer.size"] > 10_000, "room for them"
+    assert "tokenizer.bigrams" not in english | planned(0.9, 30_000)
     assert planned(0.9, 30_000)["training.steps"] > 2 * planned(0.0, 30_000)["training.steps"]
     for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):
-        assert "tokenizer.pairs" not in planned(0.9, **other)
+        assert "tokenizer.bigrams" not in planned(0.9, **other)
 
 
 def test_adapters_read_few_conversations_often() -> None:

@@ -20,7 +20,7 @@ from qkv.messages import Message
 from qkv.paths import is_gguf
 from qkv.tokenizers import backends, control_tokens, gguf
 from qkv.tokenizers.backends import ROLES, guard_panics
-from qkv.tokenizers.pairs import Pairs, find_pairs
+from qkv.tokenizers.bigrams import Bigrams, find_bigrams
 
 KEPT = ("chat_template", "model_max_length", "padding_side")  # of a loaded tokenizer_config.json
 CHARACTER = 4  # bytes of UTF-8 at most
@@ -49,7 +49,7 @@ class Tokenizer:
         # the id of a token, None if there is no such token; and the token of an id
         self.id: Callable[[str], int | None] = backend.token_to_id if names is None else (self._numbers or {}).get
         self.lookup = backend.id_to_token if names is None else dict(enumerate(names)).get
-        self.pairs: Pairs | None = None  # of neighbours, which become tokens too
+        self.bigrams: Bigrams | None = None  # which are tokens too
         self.place: str | Path = "tokenizer"  # the file of its vocabulary
         self.config: dict[str, Any] = {}
         self.files: Mapping[str, bytes] = {}  # what save() writes instead of a tokenizer.json
@@ -105,7 +105,7 @@ class Tokenizer:
         with self.guard():
             if self._numbers is None:
                 rows = [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=special)]
-                return [self.pairs.add_to(row) for row in rows] if self.pairs else rows
+                return [self.bigrams.add_to(row) for row in rows] if self.bigrams else rows
             found = backend.encode_batch(list(texts), add_special_tokens=special)
         return [self._renumber(text, e) for text, e in zip(texts, found, strict=True)]
 
@@ -138,7 +138,7 @@ class Tokenizer:
         Ids that no token has (a vocabulary padded to a round size) give no text.
         """
         kept = [i for i in ids if 0 <= i < self.size and (special or i not in self.special_ids)]
-        kept = self.pairs.remove_from(kept) if self.pairs else kept
+        kept = self.bigrams.remove_from(kept) if self.bigrams else kept
         if self.spelling is None:
             with self.guard():
                 return self.backend.decode(kept, skip_special_tokens=False)
@@ -172,7 +172,7 @@ class Tokenizer:
             return self.sources.offsets(text)
         with self.guard():
             found = self.backend.encode(text)
-        return self.pairs.add_spans(found.ids, found.offsets) if self.pairs else found.offsets
+        return self.bigrams.add_spans(found.ids, found.offsets) if self.bigrams else found.offsets
 
     def find_unknown(self, text: str) -> list[str]:
         """The parts of a text that the vocabulary lacks, in their order."""
@@ -207,11 +207,11 @@ class Tokenizer:
         """The tokenizer.json that other programs read.
 
         Raises:
-            QkvError: there are pairs of neighbours, which no such file says.
+            QkvError: it has bigrams, which no such file says.
         """
-        if self.pairs:
-            raise QkvError("{place}: pairs of neighbours are tokens here, which other programs do not know; train with "
-                           "tokenizer.pairs=false", place=self.place)
+        if self.bigrams:
+            raise QkvError("{place}: bigrams are tokens here, which other programs do not know; train with "
+                           "tokenizer.bigrams=false", place=self.place)
         return self.backend.to_str(pretty=True)
 
     def save(self, directory: str | Path) -> None:
@@ -232,7 +232,7 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", "attention_mask"],
             **{key: self.config[key] for key in KEPT if key in self.config},
-            **({"token_pairs": True} if self.pairs else {}),
+            **({"bigrams": True} if self.bigrams else {}),
             **{f"{role}_token": token for role, token in self.roles.items()},
         }
         text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
@@ -383,6 +383,6 @@ def load(directory: str | Path) -> Tokenizer | None:
     stated = read_json(directory / "tokenizer_config.json", optional=True)
     made.place = next(backends.find_files(directory), directory)
     made.config, made.files = stated | backends.templates(directory), found.files
-    if stated.get("token_pairs") is True:
-        made.pairs = find_pairs(made.vocabulary)
+    if stated.get("bigrams") is True:
+        made.bigrams = find_bigrams(made.vocabulary)
     return made

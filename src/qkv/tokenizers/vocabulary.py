@@ -15,7 +15,7 @@ from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tokenizers.backends import guard_panics
 from qkv.tokenizers.backends import template as around
-from qkv.tokenizers.pairs import find_pairs, learn_pairs
+from qkv.tokenizers.bigrams import find_bigrams, learn_bigrams
 from qkv.tokenizers.tokenizer import Tokenizer
 
 R = TypeVar("R")
@@ -40,7 +40,7 @@ LARGEST = 10_000_000  # tokens of a vocabulary; at a billion the library ends th
 
 def train_vocabulary(
     texts: Iterable[str], *, kind: Kind, size: int = 8000, words: Sequence[str] = (),
-    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none", pairs: bool = False,
+    specials: Sequence[str] = ("<pad>", "</s>", "<unk>"), template: Template = "none", bigrams: bool = False,
     note: Callable[[Message], object] = lambda text: None, wait: Callable[[float], object] = lambda seconds: None,
 ) -> Tokenizer:
     """A tokenizer of at most `size` tokens, the special ones first.
@@ -49,20 +49,20 @@ def train_vocabulary(
     any text; `bpe-cjk`: the same, but no piece joins two Chinese or Japanese characters; `split`: what spaces
     separate, with "@@ " as a joint; `lexicon`: the given `words` alone, English ones whole, runs of Chinese cut into
     the fewest words. `template` adds the end symbol behind or the begin symbol before; `cls` adds [CLS] before and
-    [SEP] behind, `frame` the end symbol on both sides. With `pairs` what the words or characters leave of `size` goes
-    to pairs of neighbours, which become tokens behind their first part (pairs.py). `note` is told once if words are so
+    [SEP] behind, `frame` the end symbol on both sides. With `bigrams` what the words or characters leave of `size`
+    goes to bigrams, tokens that stand behind their first part (bigrams.py). `note` is told once if words are so
     long that they were cut for this; `wait` is called with the seconds that training has taken, again and again.
 
     Raises:
-        QkvError: no text or words, a special token that the kind or the template needs, too small a size, or pairs of
-            another kind.
+        QkvError: no text or words, a special token that the kind or the template needs, too small a size, or bigrams
+            of another kind.
     """
     roles = {NAMES[token]: token for token in specials if token in NAMES}
     if not kind.startswith("bpe") and "unk" not in roles:
         raise QkvError("a vocabulary of kind {kind!r} needs a token for unknown text: add '<unk>' to specials "
                        "{specials}", kind=kind, specials=list(specials))
-    if pairs and kind not in ("char", "word"):
-        raise QkvError("pairs of neighbours: only of a vocabulary of kind char or word, this one is {kind!r}",
+    if bigrams and kind not in ("char", "word"):
+        raise QkvError("bigrams: only of a vocabulary of kind char or word, this one is {kind!r}",
                        kind=kind)
     needed = {"none": set[str](), "cls": {"cls", "sep"}, "frame": {"eos"}}
     missing = needed.get(template, {template}) - roles.keys()
@@ -80,16 +80,16 @@ def train_vocabulary(
             backend = _lexicon(words, specials, roles["unk"])
         else:
             texts = cut_long_words(texts, note) if kind.startswith("bpe") else texts
-            texts = list(texts) if pairs else texts
+            texts = list(texts) if bigrams else texts
             backend = wait_for(lambda: _train(texts, kind, size, list(specials), roles.get("unk", "")), wait)
-            if pairs:
-                wait_for(lambda: learn_pairs(backend, texts, size, roles["unk"]), wait)
+            if bigrams:
+                wait_for(lambda: learn_bigrams(backend, texts, size, roles["unk"]), wait)
         if template != "none":
             backend.post_processor = _ends(backend, template, roles)
     if backend.get_vocab_size() <= len(specials):
         raise QkvError("no text to train a vocabulary of kind {kind!r} on", kind=kind)
     made = Tokenizer(backend, target=None, sources=None, **roles)
-    made.pairs = find_pairs(made.vocabulary) if pairs else None
+    made.bigrams = find_bigrams(made.vocabulary) if bigrams else None
     return made
 
 
@@ -225,7 +225,7 @@ def equip(tokenizer: Tokenizer, specials: Sequence[str], template: Template) -> 
     if bare:
         backend.post_processor = _ends(backend, template, roles)
     made = Tokenizer(backend, target=None, sources=None, **roles)
-    made.config, made.pairs = dict(tokenizer.config), tokenizer.pairs
+    made.config, made.bigrams = dict(tokenizer.config), tokenizer.bigrams
     return made
 
 

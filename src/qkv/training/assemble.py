@@ -205,7 +205,7 @@ def make_tokenizer(
         texts.append(" ".join(map(spell, words)))  # each piece that dropout makes is known
     words = list_words() if run.data and run.data.corpus else ()  # of a lexicon
     kind, size = run.tokenizer.kind, run.tokenizer.size
-    how |= {"words": words, "pairs": run.tokenizer.pairs, "note": note}
+    how |= {"words": words, "bigrams": run.tokenizer.bigrams, "note": note}
     wait = partial(tell_progress, Message("training the vocabulary"), of=0)
     return vocabulary.train_vocabulary(  # type: ignore[arg-type]
         texts, kind=kind, size=size, wait=lambda seconds: wait(round(seconds)), **how)

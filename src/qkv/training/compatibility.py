@@ -87,8 +87,8 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         (s.rare_words and not objective.labels_texts,
          Message("training.rare_words={rare_words}: it works only with labelled texts; remove it",
                  rare_words=s.rare_words)),
-        (run.tokenizer.pairs and not (objective.labels_texts and not model.spec.decoder),
-         Message("tokenizer.pairs: it works only with labelled texts and an encoder; remove it")),
+        (run.tokenizer.bigrams and not (objective.labels_texts and not model.spec.decoder),
+         Message("tokenizer.bigrams: it works only with labelled texts and an encoder; remove it")),
         (s.refit and (isinstance(splits.train, str | Mixture) or s.shard or s.tensor_parallel > 1),
          Message("training.refit={refit}: it works only with rows, such as labelled texts, and with whole weights in "
                  "each process; remove it", refit=s.refit)),

@@ -36,7 +36,7 @@ SIZES = {  # from so many characters on, width and layers; the first are for sho
 LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # of other data
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
-PAIRED = 8e4  # characters of Chinese text with labels, from which on pairs of them come often enough
+BIGRAMS = 8e4  # characters of Chinese text with labels, from which on bigrams come often enough
 HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
 
 
@@ -80,17 +80,18 @@ class Planner:
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
             return min(16_000, size), 1.3 if crowded else 4.0
         kind = self.choose("tokenizer.kind", kind, why)
-        pairs = self.given.get("tokenizer.pairs", False)
+        bigrams = self.given.get("tokenizer.bigrams", False)
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
             why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
             self.choose("training.rare_words", 1.0, why_unknown)
-            if crowded and kind == "char" and f.characters >= PAIRED:
-                pairs = self.choose("tokenizer.pairs", True, Message("two characters together say what neither does"))
-        size += 40_000 if pairs else 0
+            if crowded and kind == "char" and f.characters >= BIGRAMS:
+                why_bigrams = Message("two characters together say what neither does")
+                bigrams = self.choose("tokenizer.bigrams", True, why_bigrams)
+        size += 40_000 if bigrams else 0
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
         if kind in ("char", "lexicon"):
-            return size, 0.65 if pairs else 1.0
+            return size, 0.65 if bigrams else 1.0
         if crowded or not kind.startswith("bpe"):
             return size, 1.3 if crowded else 5.0
         return size, 1.6 + 0.5 * math.log2(max(1, size / 300))

@@ -42,7 +42,7 @@ class Vocabulary(Part):
     bpe_dropout: float = 0.0  # the paper's: 0.1, for Chinese and Japanese 0.6
     of: str = ""  # the MODEL whose vocabulary this run has, such as another run's directory
     merges: str = ""  # of kind split: the file whose merges cut the text, here or under QKV_DATA
-    pairs: bool = False  # of kind char or word, for labels: two neighbours are a token too (tokenizers/pairs.py)
+    bigrams: bool = False  # of kind char or word, for labels: those that come twice are tokens too (bigrams.py)
 
     where = "tokenizer"
     ranges = (

@@ -113,14 +113,14 @@ def blur_rare_words(rows: Sequence[Rows], tokenizer: Tokenizer, s: Settings) -> 
     """What makes rare words of an epoch's rows unknown, so that what the unknown token says is learnt.
 
     A word that `rows` have c times is read with the probability c / (c + `s.rare_words`), and others are drawn in each
-    epoch (Kiperwasser & Goldberg 2016, section 4). Pairs of neighbours stay: an unknown one is no token at all.
+    epoch (Kiperwasser & Goldberg 2016, section 4). Bigrams stay: an unknown one is no token at all.
     """
     if not s.rare_words:
         return lambda rows, epoch: rows
     unknown = unknown_token(tokenizer, "rare_words", s.rare_words)
     counts = np.bincount(flatten_ids(row for many in rows for row in many), minlength=len(tokenizer))
     chances = s.rare_words / (s.rare_words + np.maximum(1, counts))
-    chances[[*special_ids(tokenizer), *(tokenizer.pairs.ids.values() if tokenizer.pairs else ())]] = 0.0
+    chances[[*special_ids(tokenizer), *(tokenizer.bigrams.ids.values() if tokenizer.bigrams else ())]] = 0.0
 
     def blur(rows: Sequence[Rows], epoch: int) -> Sequence[Rows]:
         draws = make_generator(seed=s.seed ^ RARE_STREAM, epoch=epoch, index=0)

@@ -1,7 +1,7 @@
-"""Neighbours as one token: behind each word or character the pair that it makes with the next, where that is known.
+"""Bigrams as tokens: each word or character is followed by the bigram that it makes with the next, where that is known.
 
-In short texts a pair says what its parts do not ("not good", 葡萄), and Chinese is written without the spaces that show
-its words; fastText reads pairs so (Joulin et al. 2017, section 2.1).
+In short texts a bigram says what its parts do not ("not good", 葡萄), and Chinese is written without the spaces that
+show its words; fastText reads bigrams too (Joulin et al. 2017, section 2.1).
 """
 
 from collections import Counter
@@ -13,25 +13,25 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-BETWEEN = " "  # of the two parts in a pair's name: no word or character of a vocabulary has it within
-MOST = 2_000_000  # pairs that are counted at a time; then those that came once are forgotten
+BETWEEN = " "  # of the two parts in a bigram's name: no word or character of a vocabulary has it within
+MOST = 2_000_000  # bigrams that are counted at a time; then those that came once are forgotten
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The ids of pairs, by the ids of their parts."""
+class Bigrams:
+    """The ids of bigrams, by the ids of their parts."""
 
     ids: Mapping[tuple[int, int], int]
 
     def add_to(self, row: Sequence[int]) -> list[int]:
-        """The row with each known pair behind its first part."""
+        """The row with each known bigram behind its first part."""
         made = chain.from_iterable((a, self.ids.get((a, b))) for a, b in pairwise(row))
         return [*(i for i in made if i is not None), *row[-1:]]
 
     def remove_from(self, row: Sequence[int]) -> list[int]:
-        """The row without its pairs."""
-        pairs = set(self.ids.values())
-        return [i for i in row if i not in pairs]
+        """The row without its bigrams."""
+        bigrams = set(self.ids.values())
+        return [i for i in row if i not in bigrams]
 
     def add_spans(self, row: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Where each token of `add_to(row)` lies, given where those of the row do."""
@@ -43,17 +43,17 @@ class Pairs:
         return found
 
 
-def find_pairs(vocabulary: Mapping[str, int]) -> Pairs:
-    """The pairs among the tokens of a vocabulary."""
+def find_bigrams(vocabulary: Mapping[str, int]) -> Bigrams:
+    """The bigrams among the tokens of a vocabulary."""
     parts = ((id_, token.split(BETWEEN, 1)) for token, id_ in vocabulary.items() if BETWEEN in token[1:-1])
     known = ((id_, *(vocabulary.get(part) for part in pair)) for id_, pair in parts)
-    return Pairs({(a, b): id_ for id_, a, b in known if a is not None and b is not None})
+    return Bigrams({(a, b): id_ for id_, a, b in known if a is not None and b is not None})
 
 
-def learn_pairs(backend: tokenizers.Tokenizer, texts: Iterable[str], size: int, unk: str) -> None:
-    """Add the commonest pairs of `texts` to a vocabulary of words or characters, until it has `size` tokens.
+def learn_bigrams(backend: tokenizers.Tokenizer, texts: Iterable[str], size: int, unk: str) -> None:
+    """Add the commonest bigrams of `texts` to a vocabulary of words or characters, until it has `size` tokens.
 
-    Pairs of what is no letter or digit, and those that come once, are left out.
+    Those with a part that begins with no letter or digit, and those that come once, are left out.
     """
     counts: Counter[tuple[int, int]] = Counter()
     left = iter(texts)

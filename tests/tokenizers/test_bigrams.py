@@ -1,4 +1,4 @@
-"""Pairs of neighbours as tokens: those of a slow loop, kept by a file, and without a part in what is said."""
+"""Bigrams as tokens: those of a slow loop, kept by a file, and without a part in what is said."""
 
 from collections import Counter
 from itertools import pairwise
@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import QkvError
-from qkv.tokenizers import pairs
+from qkv.tokenizers import bigrams
 from qkv.tokenizers.tokenizer import Tokenizer, load
 from qkv.tokenizers.vocabulary import equip, train_vocabulary
 
 TEXTS = ["not good at all", "this is not good", "is it bad ? not bad !", "bad ? good ?", "这 是 not bad"]
-BERT = {"specials": ("[PAD]", "[UNK]", "[CLS]", "[SEP]"), "template": "cls", "pairs": True}
+BERT = {"specials": ("[PAD]", "[UNK]", "[CLS]", "[SEP]"), "template": "cls", "bigrams": True}
 
 
 def made(kind: str = "word", size: int = 100, texts: list[str] = TEXTS, **more: Any) -> Tokenizer:
     return train_vocabulary(texts, kind=kind, size=size, **(BERT | more))  # type: ignore[arg-type]
 
 
-def test_pairs_that_come_twice_stand_behind_their_first_part() -> None:
+def test_bigrams_that_come_twice_stand_behind_their_first_part() -> None:
     tokenizer = made()
     found = tokenizer.pieces(tokenizer.encode("is not good , not bad ?"))
     assert found == ["[CLS]", "is", "not", "not good", "good", "[UNK]", "not", "not bad", "bad", "?", "[SEP]"]
@@ -30,7 +30,7 @@ def test_pairs_that_come_twice_stand_behind_their_first_part() -> None:
     assert tokenizer.decode(tokenizer.encode("is not good")) == "is not good"
 
 
-def test_characters_have_pairs_too() -> None:
+def test_characters_have_bigrams_too() -> None:
     tokenizer = made("char", texts=["葡萄", "吃葡萄。", "a b", "a b"])
     assert tokenizer.pieces(tokenizer.encode("葡萄a b。")) == [
         "[CLS]", "葡", "葡 萄", "萄", "a", "␣", "b", "。", "[SEP]"]
@@ -61,7 +61,7 @@ def test_the_commonest_comes_first_where_there_is_room_for_one() -> None:
     assert [token for token in tokenizer.vocabulary if " " in token] == ["c d"]
 
 
-def test_where_a_pair_lies_in_the_text() -> None:
+def test_where_a_bigram_lies_in_the_text() -> None:
     tokenizer, text = made(), "is not good"
     spans = tokenizer.offsets(text)
     assert len(spans) == len(tokenizer.encode(text))
@@ -78,11 +78,11 @@ def test_a_saved_one_and_one_with_more_special_tokens_keep_them(tmp_path: Path) 
     plain.save(tmp_path)
     again = load(tmp_path)
     assert again is not None
-    assert again.pairs is None
+    assert again.bigrams is None
 
 
 def test_the_rarest_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "MOST", 5)
+    monkeypatch.setattr(bigrams, "MOST", 5)
     tokenizer = made(texts=["a b", *(f"x{i} y{i}" for i in range(3000)), "a b", "a b"], size=7000)
     assert [t for t in tokenizer.vocabulary if " " in t] == ["a b"]
 
@@ -90,6 +90,6 @@ def test_the_rarest_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mo
 def test_other_kinds_and_other_programs_do_not_know_them() -> None:
     with pytest.raises(QkvError, match=r"kind char or word, this one is 'bpe'"):
         made("bpe", 400)
-    with pytest.raises(QkvError, match=r"other programs do not know; train with tokenizer\.pairs=false"):
+    with pytest.raises(QkvError, match=r"other programs do not know; train with tokenizer\.bigrams=false"):
         made().to_json()
     assert "not good" not in train_vocabulary(TEXTS, kind="word", size=100).to_json()
