@@ -58,6 +58,7 @@ PROTOCOLS = {
     "judge": "labs: the verdict of a lab's results",
     "plot": "labs: the figure of a lab's results",
     "command": "cli: the verb of a file",
+    "tell": "io: where a file is",
     "draw_batch": "labs: a seed to a batch of ids and labels",
     "measure_accuracy": "labs: the share of the asked answers that are right",
     "size": "families: the sizes of a published model, as its config.json has them",

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from qkv.data import columns, hf_datasets
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.formats import sample_lines
 from qkv.data.kind import find_kind
-from qkv.data.sources import read_document, read_tsv_rows
+from qkv.data.sources import read_document, read_folder_rows, read_tsv_rows
 from qkv.errors import QkvError
 from qkv.training import recipes
 
@@ -78,6 +79,15 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("docs.txt", lines(*({"content": t, "id": i} for i, t in enumerate(EN))), "documents", {"keys": ["content"]}),
     ("chat.jsonl", lines(*({"messages": TALK} for _ in EN)), "chat", {"messages": ["chat.jsonl"]}),
     ("chat.txt", lines(*({"messages": TALK, "id": i} for i in range(9))), "chat", {}),
+    ("turns.jsonl", lines(*({"conversations": [{"from": "human", "value": t}, {"from": "gpt", "value": "ok"}]}
+                            for t in EN)), "chat", {"messages": ["turns.jsonl"]}),
+    ("alpaca.json", json.dumps([{"instruction": t, "input": "", "output": "ok"} for t in EN]), "chat",
+     {"messages": ["alpaca.json"]}),
+    ("list.json", json.dumps([{"text": t, "label": RATED[i % 2]} for i, t in enumerate(ZH)], indent=1), "labels",
+     {"keys": ["text", "label"]}),
+    ("fasttext.txt", "".join(f"__label__{i % 3} {t}\n" for i, t in enumerate(EN)), "labels", {"columns": [1, 0]}),
+    ("short.jsonl", lines(*({"document": a * 9, "summary": a} for a in ZH)), "pairs",
+     {"keys": ["document", "summary"]}),
 ]  # fmt: skip
 
 
@@ -172,12 +182,45 @@ def test_folders_and_globs_name_many() -> None:
         ("n.jsonl", lines({"a": 1, "b": 2.5}), r"no column holds text \(found: a, b\)"),
         ("k.jsonl", lines({"x": "1", "y": "2", "z": "3"}), "found the keys x, y, z; name those to learn from"),
         ("bad.jsonl", "\n{oops\n", r"bad\.jsonl:2: not JSON"), ("one.csv", table(EN, header="text"), "found 1 column"),
-        ("list.json", "[\n{}\n]", "an object a line"), ("gone.tsv", "", "no row of data"),
+        ("list.json", "[\n1\n]", "expected a list of objects"), ("gone.tsv", "", "no row of data"),
     ],
 )  # fmt: skip
 def test_what_is_not_trained_is_named(name: str, text: str, told: str) -> None:
     with pytest.raises(QkvError, match=told):
         find_kind([put(name, text)], {})
+
+
+def test_texts_beside_those_that_are_read_are_noted() -> None:
+    rows = [{"premise": a, "hypothesis": b, "label": i % 3} for i, (a, b) in enumerate(pairwise(EN))]
+    (note,) = find_kind([put("nli.jsonl", lines(*rows))], {}).notes
+    assert str(note).startswith("not read: ")
+    assert find_kind(["nli.jsonl"], {"keys": ["premise", "label"]}).notes == ()
+    licensed = table(EN, ZH, [f"CC-BY 2.0 (France) Attribution: tatoeba.org #{i}" for i in IDS])
+    assert find_kind([put("anki.txt", licensed)], {}).notes == ()
+
+
+def test_folders_of_short_texts_may_be_labels_which_is_asked() -> None:
+    for i, text in enumerate(ZH[:24]):
+        put(f"reviews/{RATED[i % 2]}/{i}.txt", text)
+    with pytest.raises(QkvError, match=r"24 texts in 2 folders .*(?s:.)*qkv train reviews objective=labels"):
+        find_kind(["reviews"], {})
+    assert find_kind(["reviews"], {}, "text").name == "documents"
+    found = find_kind(["reviews"], {}, "labels")
+    assert (found.name, found.rows, found.labels, found.data) == ("labels", 24, 2, {"folders": ["reviews"]})
+    rows = [row for _, row in read_folder_rows(Path("reviews"))]
+    assert sorted(rows) == sorted((text, RATED[i % 2]) for i, text in enumerate(ZH[:24]))
+    put("reviews/好评/empty.txt", "")
+    with pytest.raises(QkvError, match=r"好评/empty\.txt: the file is empty"):
+        [*read_folder_rows(Path("reviews"))]
+    with BadRowPolicy("skip") as policy:
+        assert len([*read_folder_rows(Path("reviews"), policy=policy)]) == 24
+
+
+@pytest.mark.parametrize("suffix", [".md", ".jsonl"])
+def test_folders_of_other_files_are_no_labels(suffix: str) -> None:
+    for i, text in enumerate(EN[:24]):
+        put(f"docs/{'ab'[i % 2]}/{i}{suffix}", text if suffix == ".md" else lines({"text": text}))
+    assert find_kind(["docs"], {}).name == "documents"
 
 
 def test_an_encoding_is_named_with_its_file() -> None:

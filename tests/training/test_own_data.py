@@ -8,6 +8,7 @@ import pytest
 
 from qkv import cli
 from qkv.data import shards
+from qkv.data.sources import read_labelled_rows
 from qkv.errors import QkvError
 from qkv.training import assemble, compatibility, recipes
 from qkv.training.data_files import Data
@@ -201,3 +202,63 @@ def test_a_run_of_files_alone_learns_and_says_which(
     assert json.loads(capsys.readouterr().out)["directory"] == str(Path("runs", "a"))
     kept = json.loads(Path("runs/a/train/run.json").read_text(encoding="utf-8"))
     assert (kept["data"]["source"], kept["data"]["target"]) == (["a.en"], ["a.fr"])
+
+
+@pytest.mark.parametrize("words", [["base=demo-lm"], ["objective=chat"], ["base=demo-lm", "objective=chat"]])
+def test_pairs_that_a_decoder_learns_are_questions_and_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    run = recipes.configure("pairs.jsonl", words)
+    assert str(run.about[0]) == "a chat model from 36 pairs: prompt asks, completion answers"
+    pairs = assemble.assemble(run, device="cpu")
+    talks = assemble.assemble(recipes.configure("talks.jsonl", words), device="cpu")
+    assert pairs.objective is compatibility.OBJECTIVES["chat"]
+    assert pairs.splits.kind == "conversations"
+    assert {repr(row) for row in (*pairs.splits.train, *pairs.splits.valid)} == {  # type: ignore[misc]
+        repr(row) for row in (*talks.splits.train, *talks.splits.valid)  # type: ignore[misc]
+    }
+
+
+@pytest.mark.parametrize("name", ["list.json", "alpaca.json", "turns.json", "fasttext.txt", "reviews"])
+def test_other_tools_data_train_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(folder)
+    texts = [(f"{a} {b}", "up" if a < "d" else "down") for a in "abcdef" for b in "uvwxyz"]
+    kept = {
+        "list.json": [{"text": a, "label": b} for a, b in texts],
+        "alpaca.json": [{"instruction": "Say", "input": a, "output": b} for a, b in PAIRS],
+        "turns.json": [{"conversations": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]}
+                       for a, b in PAIRS],
+    }  # fmt: skip
+    for file, rows in kept.items():
+        Path(file).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    Path("fasttext.txt").write_text("".join(f"__label__{b} {a}\n" for a, b in texts), encoding="utf-8")
+    for n, (text, label) in enumerate(texts):
+        Path("reviews", label).mkdir(parents=True, exist_ok=True)
+        Path("reviews", label, f"{n}.txt").write_text(text, encoding="utf-8")
+    asked = ["objective=labels"] if name == "reviews" else []
+    run = recipes.configure(name, [*asked, "training.steps=2"])
+    done = recipes.train(run, out=folder / "run", device="cpu")
+    assert done.outcome.steps == 2
+    assert done.model.labels == (() if name in ("alpaca.json", "turns.json") else ("down", "up"))
+    if not done.model.labels:
+        splits = run.splits()
+        first = next(row for row in (*splits.train, *splits.valid) if row[1]["content"] == "U A")  # type: ignore[misc]
+        assert first[0]["content"] == ("Say\n\na u" if name == "alpaca.json" else "a u")
+
+
+@pytest.mark.parametrize("name", ["fasttext.txt", "reviews"])
+def test_what_labels_were_learnt_from_is_judged_in_the_same_form(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(folder)
+    labels = ("bad", "good")
+    Path("fasttext.txt").write_text("__label__good fine\n__label__bad fine\n", encoding="utf-8")
+    for label in labels:
+        Path("reviews", label).mkdir(parents=True, exist_ok=True)
+        Path("reviews", label, "1.txt").write_text("fine", encoding="utf-8")
+    rows = [row for _, row in read_labelled_rows(Path(name), labels)]
+    assert rows == ([("fine", "bad"), ("fine", "good")] if name == "reviews" else [("fine", "good"), ("fine", "bad")])
+    Path("fasttext.txt").write_text("__label__good __label__bad fine\n", encoding="utf-8")
+    with pytest.raises(QkvError, match=r"fasttext\.txt:1: found several labels"):
+        [*read_labelled_rows(Path("fasttext.txt"), labels)]

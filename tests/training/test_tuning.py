@@ -104,6 +104,7 @@ def test_labels_are_learnt_and_the_saved_model_gives_them(family: str, tmp_path:
     assert done.test["label_accuracy"] == 1.0
     model = qkv.load(tmp_path, device="cpu")
     assert [v.label for v in model.classify(["good great", "poor cold bad"])] == ["up", "down"]
+    assert (model.spec.head is None) == (family == "bert")  # an encoder has no output that nothing taught
 
 
 def test_a_decoder_reads_texts_between_end_symbols_that_long_ones_keep() -> None:
@@ -449,7 +450,7 @@ def test_smoothing_takes_its_share_from_a_text_s_label_too() -> None:
     a, batches = ready("labels", "bert")
     with torch.no_grad():
         for p in a.model.core.labels.parameters():
-            p.mul_(20)
+            p.mul_(100)
     plain, eased = (step_loss(a.model.core, batches[0], smoothing=s)[0].item() for s in (0.0, 0.2))
     count = len(batches[0].classes)  # type: ignore[arg-type]
     with torch.no_grad():
@@ -557,8 +558,10 @@ def test_a_base_says_what_is_learnt_of_which_data(tmp_path: Path, monkeypatch: p
     for base, objective in ((t5, "spans"), (bart, "denoise")):
         a = assemble.assemble(dataclasses.replace(run_of("text", base=str(base)), objective=""), device="cpu")
         assert a.objective is compatibility.OBJECTIVES[objective]
+    asked = assemble.assemble(dataclasses.replace(run_of("labels", base=str(gpt2)), objective=""), device="cpu")
+    assert asked.objective is compatibility.OBJECTIVES["chat"]
     with pytest.raises(QkvError, match=r"for these and this base \(causal decoder\) there are: labels, similarity, "):
-        assemble.assemble(dataclasses.replace(run_of("labels", base=str(gpt2)), objective=""), device="cpu")
+        assemble.assemble(dataclasses.replace(run_of("labels", base=str(gpt2)), objective="text"), device="cpu")
 
 
 def test_a_context_beyond_that_of_the_base_is_told(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ export const words = {
   "tokens": ["词元", "Tokens"],
   "map": ["残差流", "Residual stream"],
   "map.about": ["每列一个位置，每行一层；弧线是所选头真实的注意力权重。", "One column per position, one row per layer; the arcs are the selected head's real attention weights."],
-  "map.label": ["残差流：{0} 层，{1} 个位置", "Residual stream: {0} layers, {1} positions"],
+  "map.label": ["残差流：{0} 层，{1} 个位置", "Residual stream: {0} {0|layer|layers}, {1} {1|position|positions}"],
   "map.cell": ["第 {0} 层，位置 {1} {2}", "layer {0}, position {1} {2}"],
   "panels": ["面板", "Panels"],
   "save": ["把这个面板存成图片", "Save this panel as a picture"],
@@ -69,8 +69,8 @@ export const words = {
   "cut": ["已剪断：{0}", "cut: {0}"],
   "nothing": ["写一句话，按“运行”。", "Write a sentence and press Run."],
   "parameters": ["{0}参数", "{0} parameters"],
-  "layers": ["{0} 层", "{0} layers"],
-  "heads": ["{0} 个头", "{0} heads"],
+  "layers": ["{0} 层", "{0} {0|layer|layers}"],
+  "heads": ["{0} 个头", "{0} {0|head|heads}"],
   "width": ["宽 {0}", "width {0}"],
   "none": ["这个模型没有这一面板。", "This model has nothing to show here."],
   "mask.future": ["未来", "future"],
@@ -111,7 +111,7 @@ export const words = {
   "guess-map.chance": ["「{0}」的概率", "chance of “{0}”"],
   "heads.title": ["注意力头", "Heads"],
   "heads.about": ["每个小图是一个头：每一行是一个词在提问，越蓝的格子，表示它越看重那一列的词。", "Each small picture is a head: each row is a word that asks, and the bluer a cell, the more it looks at that column's word."],
-  "heads.grid": ["所有头：{0} 层 × {1} 个头", "All heads: {0} layers × {1} heads"],
+  "heads.grid": ["所有头：{0} 层 × {1} 个头", "All heads: {0} {0|layer|layers} × {1} {1|head|heads}"],
   "heads.one": ["第 {0} 层，第 {1} 个头", "Layer {0}, head {1}"],
   "heads.sink": ["开头的词占 {0}", "{0} on the first token"],
   "heads.group": ["共用第 {0} 组 Key/Value", "shares key/value group {0}"],
@@ -281,11 +281,14 @@ export const words = {
 
 export type Key = keyof typeof words;
 
-/** The words of a key; a key that is not there shows itself, so that the lack is seen. */
+/** The words of a key, {0|layer|layers} by the number; a key that is not there shows itself, so that the lack is seen. */
 export function say(lang: Lang, key: Key, ...fill: (string | number)[]): string {
   const pair: readonly [string, string] | undefined = words[key];
   const text = pair ? pair[lang === "zh" ? 0 : 1] : `⟦${key}⟧`;
-  return text.replace(/\{(\d)\}/g, (_, at: string) => String(fill[Number(at)] ?? ""));
+  return text.replace(/\{(\d)(?:\|([^|}]+)\|([^}]+))?\}/g, (_, at: string, one?: string, more?: string) => {
+    const given = String(fill[Number(at)] ?? "");
+    return (given === "1" ? one : more) ?? given;
+  });
 }
 
 /** The word for the reason why a cell is dark. */

@@ -12,6 +12,7 @@ from typing import Literal
 
 from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, Fault, FaultCounter
+from qkv.data.conversations import holds_conversations
 from qkv.data.formats import count_scripts, describe_encoding, find_format
 from qkv.data.overlap import Overlap, Row, RowHashes, find_overlaps, find_repeats, judge_overlap
 from qkv.data.text_files import Line, find_suffix, open_text, read_raw_lines
@@ -134,7 +135,7 @@ def survey(about: FileReport, options: Options) -> Iterator[Fault]:
     try:
         about.bytes = path.stat().st_size if path.exists() else 0
         with open_text(path) as file:
-            if not file.seekable():
+            if not (file.seekable() or path.is_file()):
                 raise QkvError("{path}: is a pipe, and a check reads its file more than once; save it first", path=path)
             about.mark = file.tell() > 0
         for line in read_raw_lines(path):
@@ -244,7 +245,7 @@ def read_json_texts(keys: tuple[str, ...] = (), talk: ReadTalk | None = None) ->
     def read_row(text: str, place: str) -> Row:
         nonlocal chosen
         item = sources.parse_object(text, place)
-        if talk and (chosen == ("messages",) or (not chosen and "messages" in item)):
+        if talk and (chosen == ("messages",) or (not chosen and holds_conversations(item, ""))):
             chosen = ("messages",)
             return ("\n".join(f"{m['role']}: {m.get('content') or ''}" for m in talk(item, place)),)
         chosen = chosen or next((keys for keys in KEYS if all(k in item for k in keys)), ())

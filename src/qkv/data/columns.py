@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from qkv.data.sources import LABEL_KEYS
 from qkv.errors import QkvError
@@ -22,7 +22,9 @@ CERTAIN = ("label", "labels", "class", "category", "标签", "类别")  # names 
 TEXT_KEYS = ("text", "sentence", "content", "review", "document", "body", "comment", "文本", "句子", "内容", "评论")
 PAIR_KEYS = (
     ("source", "target"), ("src", "tgt"), ("prompt", "completion"), ("instruction", "output"), ("input", "output"),
-    ("question", "answer"), ("zh", "en"), ("en", "zh"), ("原文", "译文"), ("中文", "英文"), ("问题", "答案"),
+    ("question", "answer"), ("document", "summary"), ("article", "summary"), ("article", "highlights"),
+    ("text", "summary"), ("dialogue", "summary"), ("zh", "en"), ("en", "zh"), ("原文", "译文"), ("中文", "英文"),
+    ("问题", "答案"), ("原文", "摘要"),
 )
 
 
@@ -57,12 +59,25 @@ class Column:
         return self.different >= 2 and self.rows >= FEW * self.different and self.width <= NARROW and self.words <= 5
 
     @property
+    def is_text(self) -> bool:
+        """Whether most of its cells are different texts of several words, or of Chinese, and begin differently."""
+        several = self.words >= 3 or any(c > "\u2e7f" for cell in [*self.counts][:8] for c in cell)
+        various = 2 * self.different > self.rows and len({cell[:2] for cell in self.counts}) >= 5
+        return several and various and self.width > SHORT
+
+    @property
     def is_number(self) -> bool:
         """Whether it numbers the rows."""
         return self.different == self.rows and all(cell.isdigit() for cell in self.counts)
 
 
-Sides = tuple[str, Column, Column]  # "pairs" or "labels", and the columns of both sides
+class Sides(NamedTuple):
+    """The two columns that are read, and the texts beside them that are not."""
+
+    kind: str  # "pairs" or "labels"
+    one: Column
+    two: Column
+    unread: Sequence[Column]
 
 
 def measure_column(name: Message | str, index: int, cells: Sequence[str]) -> Column:
@@ -96,14 +111,19 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
         others = [c for c in texts if c is not label] or [c for c in columns if c is not label]
         if label.different > MANY and objective != "labels":
             raise ask_sides(place, label, asked)
-        return "labels", max(others, key=lambda c: c.width), label
+        return Sides("labels", text := max(others, key=lambda c: c.width), label, find_unread(columns, (text, label)))
     if not objective and len(rest) == 2:
         narrow = two.width <= SHORT and two.words <= 2 and one.width >= 2 * two.width
         if narrow and 2 <= two.different < 0.8 * two.rows:
             raise ask_sides(place, two, asked)
         if single := next((side for side in (one, two) if side.different == 1 and side.rows >= 20), None):
             raise ask_sides(place, single, asked)
-    return "pairs", one, two
+    return Sides("pairs", one, two, find_unread(columns, (one, two)))
+
+
+def find_unread(columns: Sequence[Column], read: Sequence[Column]) -> list[Column]:
+    """The columns of text that are not read: a second text beside a label, say."""
+    return [c for c in columns if c not in read and c.is_text]
 
 
 def find_label(columns: Sequence[Column]) -> Column | None:
@@ -137,6 +157,12 @@ def names_columns(rows: Sequence[Sequence[str]]) -> bool:
         return False
     return any(all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
                or sum(map(len, under)) > 2 * len(cell) * len(rest) for cell, under in zip(first, below, strict=True))
+
+
+def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
+    """The note on texts that are not read."""
+    return (Message("not read: {columns}; join the columns that belong together into one",
+                    columns=join(", ", [c.name for c in columns])),) if columns else ()
 
 
 def note_single_labels(counts: Mapping[str, int]) -> tuple[Message, ...]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.data import hf_datasets
-from qkv.data.sources import JSON
+from qkv.data.sources import JSON, LABELLED
 from qkv.data.text_files import find_suffix, open_text
 from qkv.errors import QkvError
 from qkv.messages import Message
 
 STRETCHES = 64  # places of a larger file that are looked at
 HEAD = 1 << 20  # bytes by which a text is told from columns
+PLAIN = (".txt", ".text", ".md", ".rst")  # names of texts
 SKIPPED = re.compile(r"^(\.|_)|^(readme|licen[cs]e|copying|changelog)\b", re.IGNORECASE)  # files of a folder
 
 
@@ -53,7 +54,7 @@ def list_files(words: Sequence[str]) -> tuple[list[Path], bool]:
 def refuse_mixture(folder: Path, files: Sequence[Path]) -> None:
     """QkvError for a folder whose files end differently, unless all of them may be texts."""
     ends = Counter(find_suffix(file) or Message("without suffix") for file in files)
-    if len(ends) > 1 and ends.keys() - {".txt", ".text", ".md", ".rst"}:
+    if len(ends) > 1 and ends.keys() - {*PLAIN}:
         found = ", ".join(f"{count} {end}" for end, count in ends.most_common(8))
         raise QkvError("{folder}: found files of different kinds ({found}), expected one kind; name those to read, as "
                        "in '{folder}/*{end}'", folder=folder, found=found, end=ends.most_common(1)[0][0])
@@ -70,10 +71,9 @@ def find_format(path: Path, objective: str = "") -> str:
     if lines and sum(line.lstrip()[0] + line.rstrip()[-1] == "{}" for line in lines) > 0.8 * len(lines):
         return "jsonl"
     if suffix == ".json":
-        raise QkvError('{path}: expected an object a line (*.jsonl); to convert a list of objects: python -c "import '
-                       "json,sys; [print(json.dumps(row, ensure_ascii=False)) for row in json.load(sys.stdin)]\" < "
-                       "{path} > {out}", path=path, out=path.with_suffix(".jsonl"))
-    tabs = sum(all(cell.strip() for cell in line.split("\t")[:2]) and "\t" in line for line in lines)
+        raise QkvError("{path}: expected a list of objects, or an object a line (*.jsonl)", path=path)
+    tabs = sum(line.startswith(LABELLED) or ("\t" in line and all(cell.strip() for cell in line.split("\t")[:2]))
+               for line in lines)
     return "tsv" if lines and tabs > 0.8 * len(lines) and objective != "text" else "text"
 
 

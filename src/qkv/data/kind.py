@@ -14,6 +14,7 @@ from typing import Any
 from qkv.data import hf_datasets
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.columns import (
+    FEW,
     PAIR_KEYS,
     TEXT_KEYS,
     Asked,
@@ -23,9 +24,20 @@ from qkv.data.columns import (
     measure_column,
     names_columns,
     note_single_labels,
+    note_unread,
 )
-from qkv.data.formats import Sample, find_format, list_files, sample_lines
-from qkv.data.sources import JSON, LABEL_KEYS, find_delimiter, is_header, parse_object, read_rows
+from qkv.data.conversations import holds_conversations
+from qkv.data.formats import PLAIN, Sample, find_format, list_files, sample_lines
+from qkv.data.sources import (
+    JSON,
+    LABEL_KEYS,
+    find_delimiter,
+    is_header,
+    list_label_files,
+    parse_object,
+    read_rows,
+    split_cells,
+)
 from qkv.data.text_files import Line, decode_line, find_suffix, read_raw_lines
 from qkv.errors import QkvError
 from qkv.messages import Message
@@ -55,6 +67,9 @@ class Kind:
             return Message("a language model of token shards")
         if self.name == "chat":
             return Message("a chat model from {rows} conversations", rows=rows)
+        if "folders" in self.data and objective == "labels":
+            return Message("a classifier of {labels} labels from {rows} texts, by their folders (to train a language "
+                           "model instead: objective=text)", labels=self.labels, rows=rows)
         if self.name == "labels" and objective == "labels":
             return Message("a classifier of {labels} labels from {rows} rows, by {column} (to train a translator "
                            "instead: objective=pairs)", labels=self.labels, rows=rows, column=self.two)
@@ -64,6 +79,9 @@ class Kind:
                                "instead: objective=text)", rows=rows, one=self.one, two=self.two)
             return Message("a translator from {rows} pairs, {one} to {two} (to train a classifier instead: "
                            "objective=labels)", rows=rows, one=self.one, two=self.two)
+        if self.name in ("pairs", "labels") and objective == "chat":
+            return Message("a chat model from {rows} pairs: {one} asks, {two} answers", rows=rows, one=self.one,
+                           two=self.two)
         if objective != "text":
             return Message("objective {objective} on {rows} rows or lines", objective=objective, rows=rows)
         if self.name == "documents":
@@ -79,6 +97,8 @@ def find_kind(words: Sequence[str], data: Mapping[str, Any], objective: str = ""
     Raises:
         QkvError: files of several kinds, preferences, a format that is not read, or what may be one thing or another.
     """
+    if labelled := decide_folders(words, objective):
+        return labelled
     (paths, many), asked = list_files(words), Asked(words, data, objective)
     names = [str(path) for path in paths]
     if any(path.is_dir() for path in paths):
@@ -102,6 +122,27 @@ def find_kind(words: Sequence[str], data: Mapping[str, Any], objective: str = ""
                            names=", ".join(names))
         return read_dataset(names[0], asked)
     return read_json_lines(paths, asked) if kind == "jsonl" else read_table(paths, asked)
+
+
+def decide_folders(words: Sequence[str], objective: str) -> Kind | None:
+    """Folders whose folders hold texts, if these are named as labels; None where there are none.
+
+    Raises:
+        QkvError: short texts in folders, which may be labels or not.
+    """
+    if objective not in ("", "labels") or not all(Path(word).is_dir() for word in words):
+        return None
+    files = [path for word in words for path in list_label_files(Path(word))]
+    labels, ends = {path.parent.name for path in files}, {find_suffix(path) for path in files}
+    if len(labels) < 2 or ends - {"", *PLAIN} or {*files} != {*list_files(words)[0]}:
+        return None
+    if not objective:
+        if ends - {"", ".txt"} or len(files) < FEW * len(labels):
+            return None
+        raise QkvError("{words}: {files:,} texts in {labels} folders ({some}): are the folders labels?{commands}",
+                       words=", ".join(words), files=len(files), labels=len(labels),
+                       some=", ".join(sorted(labels)[:5]), commands=list_commands(words, ("labels", "text")))
+    return Kind("labels", {"folders": [*words]}, len(files), labels=len(labels))
 
 
 def decide_texts(paths: Sequence[Path], objective: str, *, many: bool) -> Kind:
@@ -158,12 +199,12 @@ def read_table(paths: Sequence[Path], asked: Asked) -> Kind:
         return decide_sides(place, columns, [] if order else titles, asked)
 
     found = decide_rows(rows)
-    columns = [side.index for side in found[1:]]
+    columns = [found.one.index, found.two.index]
     for path, (cells, _, _) in zip(paths, tables, strict=True) if len(paths) > 1 and not asked.objective else ():
-        name, *sides = decide_rows(cells) if len(cells) > 50 else found
-        if name == "labels" and (name, [side.index for side in sides]) != (found[0], columns):
+        here = decide_rows(cells) if len(cells) > 50 else found
+        if here.kind == "labels" and (here.kind, [here.one.index, here.two.index]) != (found.kind, columns):
             raise QkvError("{path}: found labels in {column}, unlike in the other files; read it by itself, or set "
-                           "data.columns or objective", path=path, column=sides[1].name)
+                           "data.columns or objective", path=path, column=here.two.name)
     made = {"tsv": [str(path) for path in paths], "columns": columns} | ({"header": True} if True in headers else {})
     return make_rows_kind(found, made, [sample for _, _, sample in tables])
 
@@ -173,7 +214,7 @@ def read_cells(path: Path, limit: int) -> tuple[list[list[str]], list[str], Samp
     found = sample_lines(path, limit)
     lines, comma = [line for line in found.lines if line.strip()], find_suffix(path) == ".csv"
     mark = find_delimiter(Line(1, lines[0].encode(), 0, b"", 0)) if lines and comma else "\t"
-    rows = [row for row in csv.reader(lines, delimiter=mark) if row] if comma else [line.split(mark) for line in lines]
+    rows = [row for row in csv.reader(lines, delimiter=mark) if row] if comma else [*map(split_cells, lines)]
     named = bool(rows) and (is_header(rows[0]) or (comma and names_columns(rows)))
     titles = [cell.strip() for cell in rows[0]] if named else []
     rows = rows[1:] if named else rows
@@ -201,7 +242,7 @@ def read_json_lines(paths: Sequence[Path], asked: Asked) -> Kind:
     if isinstance(kind, str):
         plain = kind == "text" and all(find_suffix(path) in JSON for path in paths)
         return make_rows_kind("documents", {"text": names, **({} if plain else {"keys": [kind]})}, samples)
-    return make_rows_kind(kind, {"jsonl": names, "keys": [str(side.name) for side in kind[1:]]}, samples)
+    return make_rows_kind(kind, {"jsonl": names, "keys": [str(kind.one.name), str(kind.two.name)]}, samples)
 
 
 def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked: Asked) -> str | Sides:
@@ -210,7 +251,7 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked:
     rows = [flatten(item) for item in items]
     keys = Counter(key for row in rows for key in row)
     common, known = [key for key, n in keys.items() if n > 0.5 * len(rows)], ", ".join(keys) or Message("none")
-    if "messages" in common and not given:
+    if holds_conversations(common, asked.objective) and not given:
         return "messages"
     if {"chosen", "rejected"} <= {*common} and not given:
         raise QkvError("{place}: found preferences (chosen and rejected), which are not trained here; for the chosen "
@@ -258,7 +299,7 @@ def read_dataset(name: str, asked: Asked) -> Kind:
                            name=name)
         held = {key: str(path) for key, paths in apart.items() for path in paths}
         return make_rows_kind("chat", {"messages": [str(path) for path in parts["train"]], **held}, samples)
-    keys = [kind] if isinstance(kind, str) else [str(side.name) for side in kind[1:]]
+    keys = [kind] if isinstance(kind, str) else [str(kind.one.name), str(kind.two.name)]
     return make_rows_kind("documents" if isinstance(kind, str) else kind, {"dataset": name, "keys": keys}, samples)
 
 
@@ -267,7 +308,7 @@ def make_rows_kind(kind: str | Sides, data: dict[str, Any], samples: Sequence[Sa
     count, whole = sum(sample.count for sample in samples), all(sample.whole for sample in samples)
     if isinstance(kind, str):
         return Kind(kind, data, count, whole)
-    name, one, two = kind
+    name, one, two, unread = kind
     labels = two.different if name == "labels" else 0
-    notes = note_single_labels(two.counts) if labels and whole else ()
+    notes = note_unread(unread) + (note_single_labels(two.counts) if labels and whole else ())
     return Kind(name, data, count, whole, one.name, two.name, labels, notes)

@@ -29,6 +29,7 @@ from qkv.messages import Message
 
 PIECE = 1 << 20  # characters of a long text at a time
 JSON = (".jsonl", ".ndjson")  # names of files of JSON lines
+LABELLED = "__label__"  # before the label in each line of fastText's files
 LABEL_KEYS = ("label", "labels", "class", "category", "sentiment", "stars", "rating", "score", "topic", "intent",
               "标签", "类别", "情感")
 Pair = tuple[str, str]
@@ -179,7 +180,8 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
 def read_tsv_rows(
     path: Path, columns: tuple[int, int] = (0, 1), *, header: bool = False, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
-    """Two columns (counted from 0) of a file with tabs between columns, or of CSV (*.csv), and the line.
+    """Two columns (counted from 0) of a file with tabs between columns, of CSV (*.csv) or of fastText's lines (label,
+    text), and the line.
 
     Blank lines are skipped; with `header` so is the first row, which names the columns.
 
@@ -196,6 +198,7 @@ def read_tsv_rows(
         if len(cells) <= max(columns):
             raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}{chosen}", place=place,
                            cells=len(cells), columns=max(columns) + 1, tabs=tabs, chosen=chosen)
+        refuse_more_labels(cells[1], place)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
@@ -203,8 +206,47 @@ def read_tsv_rows(
     tabs = "" if comma else Message(" with tabs between")
     chosen = "" if columns == (0, 1) else Message(" for data.columns={chosen}, counted from 0", chosen=list(columns))
     found = (read_csv_rows(path, parse, policy=policy) if comma else
-             read_rows(path, lambda text, place: parse(text.split("\t"), place), policy=policy))
+             read_rows(path, lambda text, place: parse(split_cells(text), place), policy=policy))
     return ((number, row) for number, row in found if row is not None)
+
+
+def read_folder_rows(folder: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Pair]]:
+    """(text, label) of each file in the folders of a folder, which are named as the labels, and its number.
+
+    Raises:
+        QkvError: a file that is empty or no text, unless the policy says otherwise; no file at all.
+    """
+    folder, policy, good = Path(folder), policy or BadRowPolicy(), 0
+    for number, path in enumerate(list_label_files(folder), 1):
+        try:
+            text = read_document(path)
+        except QkvError as error:
+            policy.refuse(error, (path, Line(number, b"", 0, b"", 0)))
+            continue
+        good += 1
+        yield number, (text.strip(), path.parent.name)
+    refuse_no_rows(folder, good, policy)
+
+
+def list_label_files(folder: Path) -> list[Path]:
+    """The files in the folders of a folder, in order, without hidden ones."""
+    return sorted(p for p in Path(folder).glob("*/*") if p.is_file() and not p.name.startswith(".")
+                  and not p.parent.name.startswith("."))
+
+
+def split_cells(text: str) -> list[str]:
+    """The cells of a row between tabs; of a line as fastText reads it, `__label__NAME text`, the label and the text."""
+    if not text.startswith(LABELLED):
+        return text.split("\t")
+    label, *rest = text.split(None, 1)
+    return [label.removeprefix(LABELLED), *rest]
+
+
+def refuse_more_labels(text: str, place: str) -> None:
+    """QkvError for a text behind its label that begins with another."""
+    if text.startswith(LABELLED):
+        raise QkvError("{place}: found several labels, expected one for each text; fix the row, or skip such rows with "
+                       "on_bad_row", place=place)
 
 
 def read_csv_rows(
@@ -288,7 +330,8 @@ def read_jsonl_rows(
 
 
 def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[int, Pair]]:
-    """(text, label) of each line, and the line: `text TAB label`, or JSON lines with "label" and "text" (*.jsonl).
+    """(text, label) of each line, and the line: `text TAB label`, `__label__NAME text`, or JSON lines with "label" and
+    "text" (*.jsonl); of each file in a folder of folders that are named as the labels.
 
     The label is in the last column, after a text that may contain tabs: one of `labels` by name, or its number from 0
     where none is named so.
@@ -297,6 +340,10 @@ def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[in
         QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
             that stands before its text.
     """
+    if Path(path).is_dir():
+        for number, (text, label) in read_folder_rows(path):
+            yield number, (text, parse_label(label, labels, f"{path}/{label}"))
+        return
     lined = find_suffix(path) in (*JSON, ".json")
 
     def parse_row(text: str, place: str) -> Pair:
@@ -305,6 +352,9 @@ def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[in
             label, said = get_string(item, "label", place), get_string(item, "text", place)
         else:
             said, tab, label = text.rpartition("\t")
+            if text.startswith(LABELLED):
+                label, tab, said = "\t".join(split_cells(text)).partition("\t")
+                refuse_more_labels(said, place)
             if not tab:
                 raise QkvError("{place}: no tab, expected a text, a tab and its label; found {text!r}", place=place,
                                text=text[:40])
@@ -315,7 +365,7 @@ def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[in
         refuse_blank((said, label), ("text", "label"), place)
         return said, parse_label(label.strip(), labels, place)
 
-    return read_rows(path, parse_row)
+    yield from read_rows(path, parse_row)
 
 
 def is_label(text: str, labels: tuple[str, ...]) -> bool:

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from qkv.data.json_list import LIST, ListedObjects
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
@@ -32,6 +33,7 @@ SPECIAL = {
     stat.S_ISSOCK: Message("a socket"),
 }
 PDF = re.compile(rb"%PDF-\d")  # also of one that was written in letters alone
+LISTS = (".json", ".jsonl", ".ndjson")  # names of files that may hold a list of objects
 COMPRESSED = (".gz", ".bz2", ".zst")  # names of files that open_text unpacks
 
 
@@ -47,7 +49,8 @@ class Line:
 
 
 def open_text(path: Path) -> IO[bytes]:
-    """A text file for reading, behind its byte order mark; gzip, bzip2 and zstandard are unpacked on the way.
+    """A text file for reading, behind its byte order mark; gzip, bzip2 and zstandard are unpacked on the way, and of a
+    JSON list of objects each is a line.
 
     Raises:
         QkvError: no such file, a folder, a named pipe or a device, UTF-16, or a file that is not text (zip, a program
@@ -70,6 +73,8 @@ def open_text(path: Path) -> IO[bytes]:
     if kind := detect_format(head):
         file.close()
         raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
+    if find_suffix(path) in LISTS and LIST.match(head):
+        return io.BufferedReader(ListedObjects(path, file), HEAD)
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file

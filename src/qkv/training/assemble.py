@@ -64,6 +64,7 @@ def assemble(run: Run, *, directory: Path | None = None, device: str = "auto") -
         context = min(run.model.context, begun.spec.context or run.model.context)
         run = replace(run, model=replace(run.model, context=context))
     objective = compatibility.choose_objective(run, splits, begun)
+    splits = splits.as_conversations() if objective.name == "chat" else splits
     tokenizer = text.load(directory) if directory and directory.is_dir() else None
     if tokenizer is None and not begun and not run.tokenizer.of:
         notes += tuple(note_sample(splits))
@@ -107,6 +108,8 @@ def build_model(
         model = add_labels(begun, run, len(labels), words=not objective.labels_texts)
     else:
         spec = run.model.spec(len(tokenizer), labels=len(labels))
+        if objective.labels_texts and not spec.decoder:  # nothing would teach it words
+            spec = replace(spec, head=None)
         refuse_oversized(spec, device)
         model = hub.build(spec, seed=run.training.seed, tokenizer=tokenizer)
     if objective.labels_texts and model.spec.decoder:

@@ -39,7 +39,8 @@ def choose_objective(run: Run, splits: Splits, begun: Model | None) -> Objective
     usual = LEARNS[kind] if begun else LEARNT_BY[run.model.family]
     if begun and kind == "encoder-decoder" and splits.kind in ("plain text", "token shards"):
         usual = guess_reconstruction(begun)
-    name = run.objective or ("chat" if splits.kind == "conversations" else usual)
+    asked = splits.kind == "conversations" or (splits.kind == "pairs" and kind == "causal decoder")
+    name = run.objective or ("chat" if asked else usual)
     if name not in OBJECTIVES:
         hint, known = nearest(name, OBJECTIVES), ", ".join(OBJECTIVES)
         raise QkvError("objective: found {name!r}{hint} (known: {known})", name=name, hint=hint, known=known)

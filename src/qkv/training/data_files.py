@@ -16,6 +16,7 @@ from qkv.data import hf_datasets, shards, sources
 from qkv.data.bad_rows import BadRowPolicy
 from qkv.data.cache import tell_progress
 from qkv.data.check import NAMED, find_leaks
+from qkv.data.conversations import list_messages
 from qkv.data.mapped_rows import CHUNK, MappedRows, collect_rows, select_rows, spool_rows
 from qkv.data.overlap import LEAK, RUN, count_familiar
 from qkv.data.shards import Mixture
@@ -29,10 +30,10 @@ from qkv.training.settings import Part
 from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits, usual_share
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
-KINDS = ("source", "tsv", "jsonl", "text", "messages", "shards", "dataset", "corpus")
+KINDS = ("source", "tsv", "jsonl", "folders", "text", "messages", "shards", "dataset", "corpus")
 PARTS = ("train", "validation", "test")  # of a dataset
 SIDES = ("valid_source", "valid_target", "test_source", "test_target")
-FILES = ("source", "target", "tsv", "jsonl", "text", "messages")  # one name is a list of one
+FILES = ("source", "target", "tsv", "jsonl", "folders", "text", "messages")  # one name is a list of one
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Data(Part):
     target: tuple[str, ...] = ()
     tsv: tuple[str, ...] = ()  # tabs between columns; or CSV, *.csv
     jsonl: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # each with a folder for each label, whose files are the texts
     text: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()  # folders that `qkv data pack` wrote
@@ -84,9 +86,14 @@ class Data(Part):
         return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
 
     @property
+    def is_rows(self) -> bool:
+        """Whether it is pairs or conversations."""
+        return not self.is_text and self.corpus == ""
+
+    @property
     def name(self) -> str:
         """The first file of rows."""
-        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.messages)))
+        return next(iter((*self.source, *self.tsv, *self.jsonl, *self.folders, *self.messages)))
 
     def splits(self, folder: Path) -> Splits:
         """The files' content, split.
@@ -199,7 +206,7 @@ class Data(Part):
         """The same data with one file of rows each."""
         if self.source:
             return (replace(self, source=a, target=b) for a, b in zip(self.source, self.target, strict=True))
-        kind = next(k for k in ("tsv", "jsonl", "messages") if getattr(self, k))
+        kind = next(k for k in ("tsv", "jsonl", "folders", "messages") if getattr(self, k))
         return (replace(self, **{kind: name}) for name in getattr(self, kind))
 
     def hold_out_rows(self, sets: list[Any], amount: float, *, top: bool = False) -> tuple[list[Any], list[Any]]:
@@ -273,6 +280,8 @@ class Data(Part):
             return talk_rows(place, policy=policy)
         if self.source:
             return sources.read_pair_rows(place, folder / self.target[0], policy=policy)
+        if self.folders:
+            return sources.read_folder_rows(place, policy=policy)
         if self.tsv:
             return sources.read_tsv_rows(place, self.columns, header=self.header, policy=policy)
         return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
@@ -336,7 +345,7 @@ class Data(Part):
             raise QkvError("data: {which}_source and {which}_target belong together; found only one of them",
                            which=which)
         if file:
-            kind = "messages" if self.messages else "tsv" if self.tsv else "jsonl"
+            kind = next(k for k in ("messages", "folders", "tsv", "jsonl") if getattr(self, k))
             return replace(self, **{kind: file})
         return replace(self, source=one, target=two, tsv=(), jsonl=()) if one else None
 
@@ -415,9 +424,8 @@ def plain_text(path: Path, policy: BadRowPolicy, key: str = "") -> str:
 
 
 def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tuple[int, Talk]]:
-    """The conversation of each line, a JSON object with `messages`, or of each row of Parquet; and its number.
-
-    The text of a message may come in parts; they are joined.
+    """The conversation of each line, a JSON object in one of the forms that `list_messages` reads, or of each row of
+    Parquet; and its number. The text of a message may come in parts; they are joined.
 
     Raises:
         QkvError: a line that is not one, a message without role or text, a part that is not text, or no answer of an
@@ -425,18 +433,19 @@ def talk_rows(path: Path, *, policy: BadRowPolicy | None = None) -> Iterator[tup
     """
     if find_suffix(path) == ".parquet":
         table = hf_datasets.open_dataset(str(path))["train"]
-        return hf_datasets.parse_rows(table, talk_of_row, name=str(path), policy=policy)
+        return hf_datasets.parse_rows(table, talk_of, name=str(path), policy=policy)
     return sources.read_rows(path, lambda text, place: talk_of(sources.parse_object(text, place), place), policy=policy)
 
 
 def talk_of(item: Mapping[str, Any], place: str) -> Talk:
     """The conversation that a row holds; QkvError as `talk_rows` says."""
-    if "messages" not in item:
+    said = list_messages(item)
+    if said is None:
         found = ", ".join(item) or Message("none")
         hint = nearest("messages", item)
         raise QkvError("{place}: no key 'messages'{hint} (found: {found})", place=place, hint=hint, found=found)
     try:
-        talk = tuple(check_messages(item["messages"]))
+        talk = tuple(check_messages(said))
     except QkvError as e:
         raise QkvError("{place}: {e}", place=place, e=e) from None
     talk = tuple(
@@ -447,13 +456,6 @@ def talk_of(item: Mapping[str, Any], place: str) -> Talk:
         raise QkvError("{place}: no message has the role 'assistant', so there is no answer to learn from (found: "
                        "{found})", place=place, found=found)
     return talk
-
-
-def talk_of_row(row: Mapping[str, Any], place: str) -> Talk:
-    """The conversation of a row of a table, in which each message has the keys of all; errors as of `talk_of`."""
-    talk = [{key: value for key, value in m.items() if value is not None} if isinstance(m, dict) else m
-            for m in row.get("messages") or ()]
-    return talk_of({**row, "messages": talk}, place)
 
 
 def message_text(message: Mapping[str, Any], where: str) -> str:

@@ -55,7 +55,7 @@ LEARNT_BY = {  # what a family usually learns
 # the family that is trained if only the objective is given: the first of those that usually learn it
 TRAINED_FOR: dict[str, Any] = {
     **{objective: family for family, objective in reversed(LEARNT_BY.items())},
-    "labels": "bert", "similarity": "bert", "choice": "bert",
+    "labels": "bert", "similarity": "bert", "choice": "bert", "chat": "gpt2",
 }
 DEEPEST = 500  # layers of a stack, as many as anybody has trained (DeepNet: Wang et al. 2022)
 WIDEST = 10**8  # a width, a context; four times as much is the most that a config may say of an inner width

@@ -4,7 +4,7 @@ names by `corpus`. Next: data_files.py."""
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from qkv.data import download, sources
 from qkv.data.corpus import Pair as Sentence
 from qkv.data.corpus import load_corpus, load_text
+from qkv.data.mapped_rows import collect_rows
 from qkv.data.shards import Mixture
 from qkv.errors import QkvError
 from qkv.paths import cache_dir, data_dir
@@ -44,6 +45,16 @@ class Splits:
         if isinstance(self.train, Mixture):
             return "token shards"
         return "conversations" if self.train and isinstance(self.train[0][0], dict) else "pairs"
+
+    def as_conversations(self) -> "Splits":
+        """Pairs as conversations of a question and its answer."""
+        def converse(part: Any) -> Any:
+            return collect_rows(({"role": "user", "content": one}, {"role": "assistant", "content": two})
+                                for one, two in part)
+
+        if self.kind != "pairs":
+            return self
+        return replace(self, train=converse(self.train), valid=converse(self.valid), test=converse(self.test))
 
 
 def usual_share(rows: int) -> float:

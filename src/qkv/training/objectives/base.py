@@ -56,7 +56,8 @@ class Objective:
     """
 
     name: str
-    data: Literal["pairs", "plain text or token shards", "pairs or plain text or token shards", "conversations"]
+    data: Literal["pairs", "plain text or token shards", "pairs or plain text or token shards",
+                  "conversations or pairs"]
     special_tokens: tuple[str, ...]
     template: Template
     plan: Callable[[Run, Splits, Model], tuple[Plan, HoldOut]]

@@ -83,5 +83,5 @@ def answer_talks(model: Model, sources: Sequence[Any], how: Decoding) -> list[st
     return [r.text for r in model.generate(prompts, beam=how.beam, max_new_tokens=how.longest or 256)]
 
 
-CHAT = Objective("chat", "conversations", END_TOKENS, "none", plan_chat, answer_talks, ("causal decoder",),
+CHAT = Objective("chat", "conversations or pairs", END_TOKENS, "none", plan_chat, answer_talks, ("causal decoder",),
                  measure=measure_perplexity)
