@@ -61,6 +61,21 @@ def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
         assert "training.rare_words" not in choose(facts, "bert", **other)
 
 
+def test_many_longer_texts_with_labels_are_learnt_by_a_wide_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "time_training_step", lambda *args, **more: 0.01)
+
+    def planned(rows: int, letters: int, unspaced: float = 0.0, **more: Any) -> dict[str, Any]:
+        count = rows * letters
+        return choose(Facts("labels", "labels", rows, count, count, 80, unspaced, 2 * letters), "bert", **more)
+
+    wide, narrow = planned(2000, 60), planned(2000, 20)
+    assert (wide["model.width"], wide["training.lr"], wide["model.dropout"]) == (256, 0.0007, 0.7)
+    assert (narrow["model.width"], narrow["training.lr"], narrow["model.dropout"]) == (64, 0.002, 0.5)
+    for other in (planned(900, 60), planned(2000, 60, 0.9), planned(2000, 60, training__seconds=5)):
+        assert other["model.width"] == 64
+    assert planned(900, 60, model__width=256)["training.lr"] == 0.0007, "the rate goes with the width that is set"
+
+
 def test_chinese_labels_are_read_by_bigrams_and_longer() -> None:
     def planned(unspaced: float, size: int = 100_000, **more: Any) -> dict[str, Any]:
         return choose(Facts("labels", "labels", 1000, size, size, 2000, unspaced, 60), "bert", **more)

@@ -23,8 +23,8 @@ TIMED = ("training.steps", "training.warmup", "training.evaluate_every", "model.
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
               "metric": "bleu", "average": 3},
-    "labels": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.05,
-               "metric": "label_accuracy"},
+    "labels": {"optimizer": "adamw", "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.05,
+               "metric": "label_accuracy"},  # and a rate that goes with the width
     "plain text": {"optimizer": "muon", "lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1},
     "conversations": {"optimizer": "adamw", "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8},
     "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
@@ -33,6 +33,7 @@ SIZES = {  # from so many characters on, width and layers; the first are for sho
     "labels": ((0, 64, 1), (5e6, 128, 2)),
     "pairs": ((0, 64, 2), (0, 96, 2), (0, 128, 2), (3e5, 192, 3), (2e7, 256, 4)),
 }
+WIDE = (0, 256, 1)  # of labels of a thousand texts or more, of more than a few words
 LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # of other data
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
@@ -101,10 +102,13 @@ class Planner:
         f, given = self.facts, self.given
         learnt = "text" if f.objective == "text" else f.kind
         sizes = [one for one in SIZES.get(learnt, LARGER) if one[0] <= f.characters]
+        several = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6
+        sizes += [WIDE] if several and f.objective == "labels" and given["model.family"] == "bert" else []
         why = Message("the size that {characters:,} characters fill", characters=f.characters)
         shape = self.fit(sizes[-1])
         while len(sizes) > 1 and not given.keys() & {"model.width", "model.layers"}:
             steps = TAUGHT * count_weights(shape, size, f) / (self.tokens * (2 if f.kind == "pairs" else 1))
+            steps = max(600, 10 * f.characters / each / self.tokens) if f.kind == "labels" else steps
             if steps * time_step(shape, steps / self.seconds) <= self.seconds:
                 break
             sizes.pop()
@@ -115,8 +119,10 @@ class Planner:
         self.choose("model.heads", shape.heads, Message("a divisor of the width"))
         if learnt == "text" and each == 1.0:
             self.choose("model.context", 128, Message("many short windows in a step teach more than a few long ones"))
+        if f.kind == "labels":
+            self.choose("training.lr", 0.002 if shape.width < WIDE[1] else 0.0007, Message("usual for this width"))
         if f.kind == "labels" and shape.family == "bert":
-            shape = replace(shape, ffn=self.choose("model.ffn", 2 * shape.width, why))
+            shape = replace(shape, ffn=self.choose("model.ffn", min(256, 2 * shape.width), why))
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
             if f.objective == "labels":
                 why = Message("against learning {rows:,} rows by heart", rows=f.rows)
@@ -138,17 +144,14 @@ class Planner:
         """Optimiser (given back) and rate: of a new model, or gentler of one that was trained before."""
         f = self.facts
         name = "hidden" if f.objective in HIDDEN else f.kind
-        usual = USUAL.get(name, USUAL["plain text"])
+        usual, why = USUAL.get(name, USUAL["plain text"]), Message("usual for a new model")
         if not new:
             adapters = bool(self.given.get("training.lora.rank"))
-            lr = 3e-4 if width <= 256 else 1e-4
-            if f.kind == "labels":  # a new output learns beside what is known
-                lr = 1e-3 if width <= 256 else 2e-4
+            why = Message("usual for adapters") if adapters else Message("gentle, as the model was trained before")
+            low, high = (2e-4, 1e-3) if f.kind == "labels" else (1e-4, 3e-4)  # a new output learns beside the rest
+            lr = high if width <= 256 else low
             usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
-        why = Message("usual for a new model") if new else Message("gentle, as the model was trained before")
-        if not new and self.given.get("training.lora.rank"):
-            why = Message("usual for adapters")
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
         return self.given.get("training.optimizer", usual["optimizer"])
@@ -165,7 +168,7 @@ class Planner:
         usual = 1024 if self.facts.rows < 1e5 or self.facts.kind != "pairs" else 2048
         return self.given.get("training.tokens", usual)
 
-    def choose_length(self, each: float, pace: Callable[[float], float] | None) -> None:
+    def choose_length(self, each: float, pace: Callable[[float], float] | None, width: int = 0) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = pace is not None, max(1, f.rows)
@@ -198,13 +201,13 @@ class Planner:
         # gentle runs are short, and their last steps, at a low rate, are the best
         self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
         if new and given["model.family"] not in ("llama", "prefix"):  # which have none
-            self.choose_dropout(steps * tokens / epoch)
+            self.choose_dropout(steps * tokens / epoch, width)
 
-    def choose_dropout(self, passes: float) -> None:
-        """The dropout of a new model that reads its data so many times."""
+    def choose_dropout(self, passes: float, width: int) -> None:
+        """The dropout of a new model of a width that reads its data so many times."""
         f = self.facts
         if f.kind == "labels":
-            dropout = 0.5 if f.characters < 5e6 else 0.3
+            dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 else 0.3
         else:
             dropout = next(rate for most, rate in DROPOUT if passes < most)
         why = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
@@ -243,5 +246,5 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         return time_training_step(spec, optimizer, count, cut, least)  # type: ignore[arg-type]
 
     shape = planner.choose_model(size, each, time_step)
-    planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)))
+    planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)), shape.width)
     return tuple(planner.choices)
