@@ -199,6 +199,12 @@ def test_texts_beside_those_that_are_read_are_noted() -> None:
     assert find_kind([put("anki.txt", licensed)], {}).notes == ()
 
 
+def test_numbers_that_are_learnt_as_text_are_noted() -> None:
+    (note,) = find_kind([put("scores.tsv", table(EN, [f"{i / 7:.3f}" for i in range(len(EN))]))], {}).notes
+    assert str(note).startswith("column 2 holds numbers")
+    assert find_kind([put("pairs.tsv", table(EN, ZH))], {}).notes == ()
+
+
 def test_folders_of_short_texts_may_be_labels_which_is_asked() -> None:
     for i, text in enumerate(ZH[:24]):
         put(f"reviews/{RATED[i % 2]}/{i}.txt", text)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, dry_run
-from qkv.data.sources import read_document, read_labelled_rows, read_lines, read_tsv_rows
+from qkv.data.labelled_rows import read_labelled_rows
+from qkv.data.sources import read_document, read_lines, read_tsv_rows
 from qkv.data.text_files import detect_format
 from qkv.errors import QkvError
 

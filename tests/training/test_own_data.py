@@ -8,7 +8,7 @@ import pytest
 
 from qkv import cli
 from qkv.data import shards
-from qkv.data.sources import read_labelled_rows
+from qkv.data.labelled_rows import read_labelled_rows
 from qkv.errors import QkvError
 from qkv.training import assemble, compatibility, recipes
 from qkv.training.data_files import Data

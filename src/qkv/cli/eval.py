@@ -26,8 +26,8 @@ LARGE = 1e9  # a perplexity per word that says only that there are no words betw
 @option("--bleu", type=(FILE, FILE), metavar="SRC REF", help="translate SRC and compare with REF")
 @option("--ppl", type=FILE, metavar="FILE", help="perplexity of a text file, or of pairs (*.tsv) for a model that "
         "continues a source")
-@option("--accuracy", type=FILE, metavar="FILE", help="lines of text TAB label, as for training, or JSON lines with "
-        "\"label\" and \"text\" (*.jsonl)")
+@option("--accuracy", type=FILE, metavar="FILE", help="labelled texts in any form that training reads: tabs, CSV, "
+        "JSON, Parquet, a folder for each label")
 @option("--last-word", type=FILE, metavar="FILE", help="predict the last word of each line (a tab before it where "
         "words have no spaces between them), as LAMBADA does")
 @option("--choice", type=FILE, metavar="FILE", help="JSON lines with \"question\", \"choices\" and \"answer\": the "

@@ -66,6 +66,11 @@ class Column:
         return several and various and self.width > SHORT
 
     @property
+    def is_measured(self) -> bool:
+        """Whether numbers fill it."""
+        return all(re.fullmatch(r"[+-]?\d*[.,]?\d+(e[+-]?\d+)?", cell) for cell in self.counts)
+
+    @property
     def is_number(self) -> bool:
         """Whether it numbers the rows."""
         return self.different == self.rows and all(cell.isdigit() for cell in self.counts)
@@ -163,6 +168,12 @@ def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
     """The note on texts that are not read."""
     return (Message("not read: {columns}; join the columns that belong together into one",
                     columns=join(", ", [c.name for c in columns])),) if columns else ()
+
+
+def note_numbers(target: Column) -> tuple[Message, ...]:
+    """The note on numbers that a translator would write."""
+    return (Message("{column} holds numbers, which are learnt as text, digit by digit; for a classifier make a few "
+                    "labels of them", column=target.name),) if target.is_measured else ()
 
 
 def note_single_labels(counts: Mapping[str, int]) -> tuple[Message, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from qkv.arguments import Count, check_arguments
 from qkv.core.model import Transformer
 from qkv.data import sources
-from qkv.data.sources import read_labelled_rows
+from qkv.data.labelled_rows import read_labelled_rows
 from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message, join
 from qkv.tasks.classify import classify, is_multiple_choice, split_line
