@@ -26,7 +26,8 @@ def list_messages(item: Mapping[str, Any]) -> Any:
         said = [*map(rename_turn, item[key])]
     elif item.keys() >= ASKED:
         asked = [str(item[key]) for key in ("instruction", "input") if str(item.get(key) or "").strip()]
-        turns = [turn for pair in item.get("history") or () for turn in pair] + ["\n\n".join(asked), item["output"]]
+        earlier = [pair for pair in item.get("history") or () if isinstance(pair, list)]  # [question, answer] each
+        turns = [turn for pair in earlier for turn in pair] + ["\n\n".join(asked), item["output"]]
         said = [{"role": "assistant" if n % 2 else "user", "content": turn} for n, turn in enumerate(turns)]
     else:
         return None
