@@ -186,7 +186,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, capsys:
         ("[data]", "steps = 5\n[data]", r"unknown key 'steps'; did you mean 'training\.steps'"),
         ("width = 16", 'width = "16"', r"model.width: found '16', expected a whole number"),
         ("width = 16", "width = ", r"mine.toml: not TOML.*line 7"),
-        ('source = "a.en"', "", r"expected one of: source and target, tsv, jsonl, text"),
+        ('source = "a.en"', "", r"expected one of: source and target, tsv, jsonl, folders, text"),
         ('kind = "word"', 'kind = "wird"', r"did you mean 'word'"),
         ("width = 16", 'family = "gpt2"', r"model.family 'gpt2' does not fit pairs"),
     ],
