@@ -202,7 +202,9 @@ def test_texts_beside_those_that_are_read_are_noted() -> None:
 def test_numbers_that_are_learnt_as_text_are_noted() -> None:
     (note,) = find_kind([put("scores.tsv", table(EN, [f"{i / 7:.3f}" for i in range(len(EN))]))], {}).notes
     assert str(note).startswith("column 2 holds numbers")
-    assert find_kind([put("pairs.tsv", table(EN, ZH))], {}).notes == ()
+    sums = table([f"{i} + {i}" for i in range(99)], [f"{2 * i}" for i in range(99)])
+    for text in (table(EN, ZH), sums):
+        assert find_kind([put("pairs.tsv", text)], {}).notes == ()
 
 
 def test_folders_of_short_texts_may_be_labels_which_is_asked() -> None:
@@ -218,8 +220,10 @@ def test_folders_of_short_texts_may_be_labels_which_is_asked() -> None:
     put("reviews/好评/empty.txt", "")
     with pytest.raises(QkvError, match=r"好评/empty\.txt: the file is empty"):
         [*read_folder_rows(Path("reviews"))]
+    put("reviews/差评/empty.txt", "")
     with BadRowPolicy("skip") as policy:
         assert len([*read_folder_rows(Path("reviews"), policy=policy)]) == 24
+    assert [str(note)[:18] for note in policy.notes] == ["2 bad row(s) left "]
 
 
 @pytest.mark.parametrize("suffix", [".md", ".jsonl"])

@@ -226,6 +226,13 @@ def test_text_that_begins_like_a_format_is_text(tmp_path: Path) -> None:
     assert read_document(put(tmp_path, "f.txt", "日" * 5000)).startswith("日")  # the head ends within a character
 
 
+def test_a_line_of_fasttext_is_a_label_and_a_text(tmp_path: Path) -> None:
+    path = put(tmp_path, "f.txt", "__label__a one\ttwo\n__label__b\tthree\nfour\t__label__c\n")
+    assert read_tsv(path) == [("a", "one\ttwo"), ("b", "three"), ("four", "__label__c")]
+    with pytest.raises(QkvError, match=r"f\.txt:2: found several labels"):
+        read_tsv(put(tmp_path, "f.txt", "__label__a one\n__label__a __label__b two\n"))
+
+
 LABELS = ("no", "yes")
 
 

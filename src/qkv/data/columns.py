@@ -170,10 +170,10 @@ def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
                     columns=join(", ", [c.name for c in columns])),) if columns else ()
 
 
-def note_numbers(target: Column) -> tuple[Message, ...]:
-    """The note on numbers that a translator would write."""
+def note_numbers(source: Column, target: Column) -> tuple[Message, ...]:
+    """The note on numbers beside texts, which a translator would write."""
     return (Message("{column} holds numbers, which are learnt as text, digit by digit; for a classifier make a few "
-                    "labels of them", column=target.name),) if target.is_measured else ()
+                    "labels of them", column=target.name),) if source.is_text and target.is_measured else ()
 
 
 def note_single_labels(counts: Mapping[str, int]) -> tuple[Message, ...]:

@@ -311,6 +311,6 @@ def make_rows_kind(kind: str | Sides, data: dict[str, Any], samples: Sequence[Sa
         return Kind(kind, data, count, whole)
     name, one, two, unread = kind
     labels = two.different if name == "labels" else 0
-    notes = note_unread(unread) + (() if labels else note_numbers(two))
+    notes = note_unread(unread) + (() if labels else note_numbers(one, two))
     notes += note_single_labels(two.counts) if labels and whole else ()
     return Kind(name, data, count, whole, one.name, two.name, labels, notes)

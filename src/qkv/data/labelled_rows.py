@@ -18,7 +18,6 @@ from qkv.data.sources import (
     read_jsonl_rows,
     read_rows,
     read_tsv_rows,
-    refuse_more_labels,
     split_cells,
 )
 from qkv.data.text_files import refuse_blank
@@ -101,8 +100,7 @@ def parse_row(text: str, place: str, labels: tuple[str, ...]) -> Pair:
     """The text before the last tab and the label behind it, or those of a line that fastText reads."""
     said, tab, label = text.rpartition("\t")
     if text.startswith(LABELLED):
-        label, tab, said = "\t".join(split_cells(text)).partition("\t")
-        refuse_more_labels(said, place)
+        label, tab, said = "\t".join(split_cells(text, place)).partition("\t")
     if not tab:
         raise QkvError("{place}: no tab, expected a text, a tab and its label; found {text!r}", place=place,
                        text=text[:40])

@@ -198,7 +198,6 @@ def read_tsv_rows(
         if len(cells) <= max(columns):
             raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}{chosen}", place=place,
                            cells=len(cells), columns=max(columns) + 1, tabs=tabs, chosen=chosen)
-        refuse_more_labels(cells[1], place)
         names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
         return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
 
@@ -206,7 +205,7 @@ def read_tsv_rows(
     tabs = "" if comma else Message(" with tabs between")
     chosen = "" if columns == (0, 1) else Message(" for data.columns={chosen}, counted from 0", chosen=list(columns))
     found = (read_csv_rows(path, parse, policy=policy) if comma else
-             read_rows(path, lambda text, place: parse(split_cells(text), place), policy=policy))
+             read_rows(path, lambda text, place: parse(split_cells(text, place), place), policy=policy))
     return ((number, row) for number, row in found if row is not None)
 
 
@@ -221,7 +220,7 @@ def read_folder_rows(folder: Path, *, policy: BadRowPolicy | None = None) -> Ite
         try:
             text = read_document(path)
         except QkvError as error:
-            policy.refuse(error, (path, Line(number, b"", 0, b"", 0)))
+            policy.refuse(error, (folder, Line(number, b"", 0, b"", 0)))
             continue
         good += 1
         yield number, (text.strip(), path.parent.name)
@@ -234,19 +233,19 @@ def list_label_files(folder: Path) -> list[Path]:
                   and not p.parent.name.startswith("."))
 
 
-def split_cells(text: str) -> list[str]:
-    """The cells of a row between tabs; of a line as fastText reads it, `__label__NAME text`, the label and the text."""
+def split_cells(text: str, place: str = "") -> list[str]:
+    """The cells of a row between tabs; of a line as fastText reads it, `__label__NAME text`, the label and the text.
+
+    Raises:
+        QkvError: such a line with several labels, where its place is given.
+    """
     if not text.startswith(LABELLED):
         return text.split("\t")
     label, *rest = text.split(None, 1)
-    return [label.removeprefix(LABELLED), *rest]
-
-
-def refuse_more_labels(text: str, place: str) -> None:
-    """QkvError for a text behind its label that begins with another."""
-    if text.startswith(LABELLED):
+    if place and rest and rest[0].startswith(LABELLED):
         raise QkvError("{place}: found several labels, expected one for each text; fix the row, or skip such rows with "
                        "on_bad_row", place=place)
+    return [label.removeprefix(LABELLED), *rest]
 
 
 def read_csv_rows(
