@@ -169,8 +169,8 @@ def list_batches(a: Assembly, epoch: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("words", [
-    [], ["tokenizer.bpe_dropout=0.1"], ["data.apart=target"], ["objective=labels", "model.family=bert"],
-    ["objective=labels", "model.family=bert", "training.word_dropout=0.1"],
+    [], ["tokenizer.bpe_dropout=0.1"], ["data.apart=target"],
+    ["objective=labels", "model.family=bert", "training.word_dropout=0"],
     ["objective=masked", "model.family=bert"], ["objective=prefixes", "model.family=prefix", "model.dropout=0"],
 ])  # fmt: skip
 def test_rows_on_disk_give_the_batches_of_rows_in_memory(
@@ -181,6 +181,37 @@ def test_rows_on_disk_give_the_batches_of_rows_in_memory(
     kept: Any = open_run("rows.tsv", *words)
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
     compare_batches(kept, open_run("rows.tsv", *words))
+
+
+def test_texts_on_disk_lose_words_when_they_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 100)
+    write_rows(folder / "rows.tsv", 5)
+    words = ["objective=labels", "model.family=bert", "tokenizer.kind=word", "data.valid=20"]
+    some = [*words, "training.word_dropout=0.3", "training.rare_words=2"]
+    whole = open_run("rows.tsv", *words, "training.word_dropout=0", "training.rare_words=0")
+    few = open_run("rows.tsv", *some)
+    smaller = open_run("rows.tsv", *some, "training.tokens=64")
+    kept = {row: [i for i in ids if i] for row, ids in list_texts(whole, 0).items()}
+    unknown = few.model.tokenizer.unk_id  # type: ignore[union-attr]
+    read = [list_texts(a, epoch) for a, epoch in ((few, 0), (few, 1), (smaller, 0))]
+    assert read[0] == read[2] != read[1], "by (seed, epoch, row), whatever the batches are"
+    for texts in read:
+        for row, ids in texts.items():
+            rest = iter(kept[row])
+            assert all(any(i in (unknown, j) for j in rest) for i in ids), "in order, some of them unknown"
+    counts = [sum(map(len, texts.values())) for texts in (kept, read[0])]
+    assert 0.65 < counts[1] / counts[0] < 0.9
+    assert sum(ids.count(unknown) for ids in read[0].values()) > 20  # type: ignore[arg-type]
+
+
+def list_texts(a: Assembly, epoch: int) -> dict[int, list[int]]:
+    """The ids that an epoch reads of each row, without padding."""
+    pad, found = a.model.tokenizer.pad_id or 0, {}  # type: ignore[union-attr]
+    for place in a.plan.order(epoch):
+        numbers = place[1] if isinstance(place[0], int) and isinstance(place[1], tuple) else place
+        for number, ids in zip(numbers, a.plan.make(place).target.tolist(), strict=True):
+            found[number] = [i for i in ids if i != pad]
+    return found
 
 
 def compare_batches(kept: Any, mapped: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qkv.data import bucket, collate
+from qkv.data.mapped_rows import CHUNK
 from qkv.data.order import make_generator
 from qkv.errors import QkvError
 from qkv.tokenizers.bpe_dropout import BpeDropout, Trials
@@ -37,6 +38,22 @@ def plan_by_epoch(
         return [(epoch, key) for key in cut_epoch(epoch)[1].batches(epoch)]
 
     return Plan(order, lambda key: maker(*cut_epoch(key[0]))(key[1]), who)
+
+
+def plan_on_reading(
+    boxes: bucket.Buckets, maker: Callable[[Callable[[Rows, int], Rows]], Callable[[Any], collate.Batch]],
+    change: Callable[[Sequence[Rows], int, int], Sequence[Rows]], who: dict[str, Any],
+) -> Plan:
+    """A plan whose rows lie on disk and are changed when they are read: row i of epoch e by a draw of (seed, e, i)."""
+
+    def order(epoch: int) -> Sequence[tuple[int, tuple[int, ...]]]:
+        return [(epoch, key) for key in boxes.batches(epoch)]
+
+    def make_batch(place: tuple[int, tuple[int, ...]]) -> collate.Batch:
+        epoch, key = place
+        return maker(lambda row, number: change([row], epoch, number + 1)[0])(key)
+
+    return Plan(order, make_batch, who)
 
 
 def recut_items(
@@ -91,14 +108,16 @@ def mask_words(plan: Plan, s: Settings, tokenizer: Tokenizer) -> Plan:
     return dataclasses.replace(plan, order=order, make=make_batch)
 
 
-def remove_words(rows: Sequence[Rows], *, tokenizer: Tokenizer, share: float, seed: int, epoch: int) -> Sequence[Rows]:
-    """Texts without some of their words, each left out with the probability `share`: a function of (seed, epoch).
+def remove_words(
+    rows: Sequence[Rows], epoch: int, index: int = 0, *, tokenizer: Tokenizer, share: float, seed: int
+) -> Sequence[Rows]:
+    """Texts without some of their words, each left out with the probability `share`.
 
-    Special tokens stay, and so does a text of which no word would.
+    What goes is a function of (seed, epoch, index). Special tokens stay, and so does a text of which no word would.
     """
     if not share:
         return rows
-    draws = make_generator(seed=seed ^ WORD_STREAM, epoch=epoch, index=0)
+    draws = make_generator(seed=seed ^ WORD_STREAM, epoch=epoch, index=index)
     special = special_ids(tokenizer) - {tokenizer.unk_id}
 
     def shorten(row: list[int]) -> list[int]:
@@ -109,21 +128,22 @@ def remove_words(rows: Sequence[Rows], *, tokenizer: Tokenizer, share: float, se
     return [tuple(map(shorten, many)) for many in rows]
 
 
-def blur_rare_words(rows: Sequence[Rows], tokenizer: Tokenizer, s: Settings) -> Callable[[Sequence[Rows], int], Any]:
+def blur_rare_words(rows: Sequence[Rows], tokenizer: Tokenizer, s: Settings) -> Callable[..., Any]:
     """What makes rare words of an epoch's rows unknown, so that what the unknown token says is learnt.
 
     A word that `rows` have c times is read with the probability c / (c + `s.rare_words`), and others are drawn in each
     epoch (Kiperwasser & Goldberg 2016, section 4). Bigrams stay: an unknown one is no token at all.
     """
     if not s.rare_words:
-        return lambda rows, epoch: rows
-    unknown = unknown_token(tokenizer, "rare_words", s.rare_words)
-    counts = np.bincount(flatten_ids(row for many in rows for row in many), minlength=len(tokenizer))
+        return lambda rows, epoch, index=0: rows
+    unknown, counts = unknown_token(tokenizer, "rare_words", s.rare_words), np.zeros(len(tokenizer), dtype=np.int64)
+    for at in range(0, len(rows), CHUNK):
+        counts += np.bincount(flatten_ids(row for many in rows[at : at + CHUNK] for row in many), minlength=len(counts))
     chances = s.rare_words / (s.rare_words + np.maximum(1, counts))
     chances[[*special_ids(tokenizer), *(tokenizer.bigrams.ids.values() if tokenizer.bigrams else ())]] = 0.0
 
-    def blur(rows: Sequence[Rows], epoch: int) -> Sequence[Rows]:
-        draws = make_generator(seed=s.seed ^ RARE_STREAM, epoch=epoch, index=0)
+    def blur(rows: Sequence[Rows], epoch: int, index: int = 0) -> Sequence[Rows]:
+        draws = make_generator(seed=s.seed ^ RARE_STREAM, epoch=epoch, index=index)
         return [tuple(np.where(draws.random(len(row)) < chances[row], unknown, row).tolist() for row in many)
                 for many in rows]
 

@@ -89,14 +89,18 @@ class Labeller:
         room = max(s.tokens // self.each, self.run.model.context + 4)
         return bucket.Buckets(np.stack([longest, longest], 1), tokens=room, seed=s.seed, often=often)
 
-    def maker(self, rows: Sequence[Rows], boxes: bucket.Buckets, classes: list[int]) -> Callable[[Any], collate.Batch]:
-        """What makes a batch of the texts of a key."""
+    def maker(
+        self, rows: Sequence[Rows], boxes: bucket.Buckets, classes: list[int],
+        change: Callable[[Rows, int], Rows] = lambda row, number: row,
+    ) -> Callable[[Any], collate.Batch]:
+        """What makes a batch of the texts of a key; `change` makes of a row and its number the one that is read."""
         shares: dict[str, Any] = {self.layout.shares: self.each} if self.layout.shares else {}
 
         def make_batch(key: tuple[int, ...]) -> collate.Batch:
             # a box may be a little wider than the table of positions is long
             width = min(boxes.shape(key)[2], self.run.model.context)
-            some = base.truncate_rows([row for many in base.take_rows(rows, key) for row in many], width)
+            changed = map(change, base.take_rows(rows, key), key)
+            some = base.truncate_rows([row for many in changed for row in many], width)
             made = collate_texts(self.tokenizer, some, self.share, width)
             return collate.add_labels(made, [classes[i] for i in key], **shares)
 
@@ -131,10 +135,17 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
         recut = augment.recut_items(run, tokenizer, list(texts), rows, context) if run.tokenizer.bpe_dropout else None
         remove = partial(augment.remove_words, tokenizer=tokenizer, share=s.word_dropout, seed=s.seed)
         blur = augment.blur_rare_words(rows, tokenizer, s)
-        plan = augment.plan_by_epoch(
-            lambda epoch: blur(remove(recut(epoch) if recut else rows, epoch=epoch), epoch),
-            partial(labeller.bucket_texts, often=splits.often), partial(labeller.maker, classes=classes), who,
-        )
+        make_boxes = partial(labeller.bucket_texts, often=splits.often)
+
+        def change(some: Sequence[Rows], *draw: int) -> Sequence[Rows]:
+            return blur(remove(some, *draw), *draw)
+
+        if isinstance(rows, MappedRows) and not recut:
+            boxes = make_boxes(rows)
+            plan = augment.plan_on_reading(boxes, partial(labeller.maker, rows, boxes, classes), change, who)
+        else:
+            plan = augment.plan_by_epoch(lambda epoch: change(recut(epoch) if recut else rows, epoch),
+                                         make_boxes, partial(labeller.maker, classes=classes), who)
         return replace(plan, notes=notes), labeller.hold_out
     boxes = labeller.bucket_texts(rows, splits.often)
     return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.hold_out
