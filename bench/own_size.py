@@ -1,7 +1,7 @@
 """Data of any size in one command: peak memory, time to the first step, encoding rate against `tokenizers` alone.
 
 Each run is a process of its own over a file made by repetition with noise: twice, the second time from the cache.
-    python bench/own_size.py --text 3 30 300 --pairs 100000 1000000
+    python bench/own_size.py --text 3 30 300 --pairs 100000 1000000 --labels 800000
 """
 
 import argparse
@@ -41,6 +41,16 @@ def write_pairs(path: Path, source: Path, rows: int) -> None:
             if i >= len(found):
                 english, chinese = f"{english} {draw.choice(found)[0]}", chinese + draw.choice(found)[1]
             file.write(f"{chinese}\t{english}\n")
+
+
+def write_labels(path: Path, source: Path, rows: int) -> None:
+    """A JSON list of sixty words each, drawn from a text, with one of three labels."""
+    words, draw = source.read_text(encoding="utf-8").split(), random.Random(0)
+    with path.open("w", encoding="utf-8") as file:
+        for i in range(rows):
+            row = json.dumps({"text": " ".join(draw.choices(words, k=60)), "label": i % 3})
+            file.write(f"{',' if i else '['}\n{row}")
+        file.write("\n]\n")
 
 
 def train(file: Path, out: Path, *words: str) -> dict[str, Any]:
@@ -92,17 +102,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=float, nargs="*", default=[3, 30], help="megabytes")
     parser.add_argument("--pairs", type=int, nargs="*", default=[100_000], help="rows")
+    parser.add_argument("--labels", type=int, nargs="*", default=[], help="rows of a JSON list")
     args = parser.parse_args()
     sources = data_dir() / "lm" / "tinyshakespeare" / "input.txt", data_dir() / "mt" / "tatoeba_cmn_eng" / "cmn.txt"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["QKV_CACHE"] = str(folder / "cache")
-        for kind, size in (*(("text", n) for n in args.text), *(("pairs", n) for n in args.pairs)):
-            file = folder / ("data.txt" if kind == "text" else "data.tsv")
+        for kind, size in ((part, n) for part in ("text", "pairs", "labels") for n in getattr(args, part)):
+            file = folder / {"text": "data.txt", "pairs": "data.tsv", "labels": "data.json"}[kind]
             if kind == "text":
                 write_text(file, sources[0], int(size * 1e6))
-            else:
+            elif kind == "pairs":
                 write_pairs(file, sources[1], int(size))
+            else:
+                write_labels(file, sources[0], int(size))
             first, again = (train(file, folder / f"{kind}{size}{run}") for run in "ab")
             print(json.dumps({kind: size, "first": first, "again": again}), flush=True)
         if args.text:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data import json_list
-from qkv.data.json_list import ListedObjects
+from qkv.data.json_list import list_objects
 from qkv.data.sources import parse_object, read_jsonl_rows, read_rows
 from qkv.errors import QkvError
 
@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 def read(data: bytes) -> list[bytes]:
-    return io.BufferedReader(ListedObjects(Path("rows.json"), io.BytesIO(data))).read().split(b"\n")[:-1]
+    return io.BufferedReader(list_objects(Path("rows.json"), io.BytesIO(data))).read().split(b"\n")[:-1]
 
 
 @settings(deadline=None)
@@ -53,7 +53,7 @@ def test_an_object_beyond_the_bound_is_not_held(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(json_list, "PIECE", 100)
     monkeypatch.setattr(json_list, "LONGEST", 1000)
     file = io.BytesIO(b'[{"a": "' + b"x" * 1_000_000)
-    reader = io.BufferedReader(ListedObjects(Path("rows.json"), file))
+    reader = io.BufferedReader(list_objects(Path("rows.json"), file))
     with pytest.raises(QkvError, match="element 1"):
         reader.read()
     assert file.tell() < 100_000

@@ -1,6 +1,7 @@
 """Files as people have them: line ends, marks, and every fault told by file and line."""
 
 import base64
+import gzip
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from qkv.data import sources
 from qkv.data.bad_rows import BadRowPolicy, dry_run
+from qkv.data.check import Options, check
 from qkv.data.labelled_rows import read_labelled_rows
 from qkv.data.sources import read_document, read_lines, read_tsv_rows
 from qkv.data.text_files import detect_format
@@ -224,6 +226,13 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes, kind: s
 def test_text_that_begins_like_a_format_is_text(tmp_path: Path) -> None:
     assert read_document(put(tmp_path, "f.txt", "%PDF is a format\n")) == "%PDF is a format\n"
     assert read_document(put(tmp_path, "f.txt", "日" * 5000)).startswith("日")  # the head ends within a character
+
+
+def test_a_compressed_file_is_no_pipe_to_a_check(tmp_path: Path) -> None:
+    path = put(tmp_path, "f.tsv.gz", gzip.compress(b"one\ttwo\nthree\tfour\n"))
+    report = check([path], (), Options())
+    assert [file.lines for file in report.files] == [2]
+    assert not report.faults
 
 
 def test_a_line_of_fasttext_is_a_label_and_a_text(tmp_path: Path) -> None:

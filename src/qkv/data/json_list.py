@@ -1,14 +1,14 @@
 """A JSON list of objects as lines, one an object, in the memory of the longest. Next: text_files.py."""
 
 import codecs
-import io
 import json
 import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from qkv.data.streams import Stream
 from qkv.errors import QkvError
 
 PIECE = 1 << 20  # bytes that are read at a time
@@ -17,37 +17,25 @@ LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")
 BETWEEN = re.compile(r"[\s,]*")
 
 
-class ListedObjects(io.RawIOBase):
-    """The objects of the list that a `file` holds, each as one line of JSON, read once from front to back.
+def list_objects(path: Path, file: IO[bytes]) -> Stream:
+    """The objects of the list that a `file` holds, each as one line of JSON.
 
     Raises:
-        QkvError: while it is read, an element that is not JSON or a list that does not end, with its number.
+        QkvError: while it is read, an element that is not JSON, or a list that does not end, with its number.
     """
+    lines, rest = split_list(path, file), b""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self.file, self.lines, self.rest, self.count = file, split_list(path, file), b"", 0
+    def read(size: int) -> bytes:
+        nonlocal rest
+        rest = rest or next(lines, b"")
+        data, rest = rest[:size], rest[size:]
+        return data
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as a line goes."""
-        self.rest = self.rest or next(self.lines, b"")
-        data, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
-        buffer[: len(data)] = data
-        self.count += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.count
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+    return Stream(read, file)
 
 
 def split_list(path: Path, file: IO[bytes]) -> Iterator[bytes]:
-    """The elements of a JSON list, each with a line feed behind it; errors as of ListedObjects."""
+    """The elements of a JSON list, each with a line feed behind it; errors as of list_objects."""
     pieces, decoder, number = decode_pieces(file), json.JSONDecoder(), 1
     text = ""
     while "[" not in text:

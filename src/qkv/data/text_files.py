@@ -16,7 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from qkv.data.json_list import LIST, ListedObjects
+from qkv.data.json_list import LIST, list_objects
+from qkv.data.streams import Stream
 from qkv.errors import QkvError, nearest
 from qkv.messages import Message
 
@@ -63,9 +64,9 @@ def open_text(path: Path) -> IO[bytes]:
         head = file.peek(HEAD)  # a pipe cannot go back
     except OSError as e:
         raise explain_missing(path, e) from None
-    if unpack := next((unpack for magic, unpack in UNPACKERS.items() if head.startswith(magic)), None):
+    if unpacker := next((unpacker for magic, unpacker in UNPACKERS.items() if head.startswith(magic)), None):
         try:
-            file = io.BufferedReader(Unpacked(path, file, unpack(file)), HEAD)
+            file = io.BufferedReader(unpack(path, file, unpacker(file)), HEAD)
             head = file.peek(HEAD)
         except QkvError:
             file.close()
@@ -74,7 +75,7 @@ def open_text(path: Path) -> IO[bytes]:
         file.close()
         raise QkvError("{path}: not a UTF-8 text file, found {kind}", path=path, kind=kind)
     if find_suffix(path) in LISTS and LIST.match(head):
-        return io.BufferedReader(ListedObjects(path, file), HEAD)
+        return io.BufferedReader(list_objects(path, file), HEAD)
     if head.startswith(b"\xef\xbb\xbf"):
         file.read(3)
     return file
@@ -125,32 +126,16 @@ UNPACKERS: dict[bytes, Callable[[Any], Any]] = {
 }
 
 
-class Unpacked(io.RawIOBase):
-    """The bytes that a compressed `file` holds, read once from front to back; a damaged one is a QkvError."""
+def unpack(path: Path, file: IO[bytes], inner: IO[bytes]) -> Stream:
+    """The bytes that a compressed `file` holds, as `inner` reads them; a damaged one is a QkvError."""
 
-    def __init__(self, path: Path, file: IO[bytes], inner: IO[bytes]) -> None:
-        self.path, self.file, self.inner, self.count = path, file, inner, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as there are bytes."""
+    def read(size: int) -> bytes:
         try:
-            data = self.inner.read(len(buffer))
+            return inner.read(size)
         except Exception as e:  # each library has errors of its own
-            raise QkvError("{path}: this compressed file is damaged or cut off: {e}", path=self.path, e=e) from None
-        buffer[: len(data)] = data
-        self.count += len(data)
-        return len(data)
+            raise QkvError("{path}: this compressed file is damaged or cut off: {e}", path=path, e=e) from None
 
-    def tell(self) -> int:
-        return self.count
-
-    def close(self) -> None:
-        self.inner.close()
-        self.file.close()
-        super().close()
+    return Stream(read, inner, file)
 
 
 def find_suffix(path: Path) -> str:

@@ -86,11 +86,6 @@ class Data(Part):
         return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
 
     @property
-    def is_rows(self) -> bool:
-        """Whether it is pairs or conversations."""
-        return not self.is_text and self.corpus == ""
-
-    @property
     def name(self) -> str:
         """The first file of rows."""
         return next(iter((*self.source, *self.tsv, *self.jsonl, *self.folders, *self.messages)))

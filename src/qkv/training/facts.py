@@ -42,11 +42,12 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     rows = train[:: max(1, len(train) // LOOKED)]
     if not rows:  # what training refuses
         return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
-    if splits.kind == "conversations":
-        rows = [("\n".join(str(m["content"]) for m in talk), "") for talk in rows]
+    kind = "conversations" if objective == "chat" else splits.kind  # pairs too are learnt as questions and answers
+    if kind == "conversations":
+        rows = [("\n".join(str(m["content"]) if isinstance(m, dict) else m for m in talk), "") for talk in rows]
     sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
     text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
     letters = sum(map(len, targets)) or len(text)
-    return Facts("labels" if labelled else splits.kind, objective, len(train), int(scale * len(text)),
+    return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share)

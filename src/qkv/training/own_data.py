@@ -134,7 +134,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
     with dry_run():
         splits = read()
-        choices = plan(measure_data(splits.as_conversations() if objective == "chat" else splits, objective), given)
+        choices = plan(measure_data(splits, objective), given)
     if splits.share:
         why = Message("{held:,} of {rows:,} rows, by hash: with this share a longer file holds them out too",
                       held=len(splits.valid), rows=len(splits.train) + len(splits.valid))
@@ -147,7 +147,7 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
 def guess_objective(run: Run) -> str:
     """What a run learns that does not say it, as compatibility.py decides when it has read data and base."""
     spec = find_spec(run.base)
-    if spec and spec.architecture == "causal decoder" and run.data and run.data.is_rows:
+    if spec and spec.architecture == "causal decoder" and run.data and not run.data.is_text:
         return "chat"
     return "masked" if spec and spec.architecture == "encoder" else LEARNT_BY[run.model.family]
 

@@ -33,7 +33,7 @@ SIZES = {  # from so many characters on, width and layers; the first are for sho
     "labels": ((0, 64, 1), (5e6, 128, 2)),
     "pairs": ((0, 64, 2), (0, 96, 2), (0, 128, 2), (3e5, 192, 3), (2e7, 256, 4)),
 }
-WIDE = (0, 256, 1)  # of labels of a thousand texts or more, of more than a few words
+WIDE = (0, 256, 1)  # for labels, from a thousand texts of more than a few words on
 LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # of other data
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
@@ -102,8 +102,8 @@ class Planner:
         f, given = self.facts, self.given
         learnt = "text" if f.objective == "text" else f.kind
         sizes = [one for one in SIZES.get(learnt, LARGER) if one[0] <= f.characters]
-        several = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6
-        sizes += [WIDE] if several and f.objective == "labels" and given["model.family"] == "bert" else []
+        wide = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6
+        sizes += [WIDE] if wide and f.objective == "labels" and given["model.family"] == "bert" else []
         why = Message("the size that {characters:,} characters fill", characters=f.characters)
         shape = self.fit(sizes[-1])
         while len(sizes) > 1 and not given.keys() & {"model.width", "model.layers"}:
