@@ -20,6 +20,8 @@ FORMS = {
     "bare.csv": "".join(f'"{text}",{label}\n' for text, label in ROWS),
     "half.csv": "text;label\n" + "".join(f'"{text}";{label}\n' for text, label in ROWS),
     "rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in JSON_ROWS),
+    "fold.jsonl": "".join(f"{json.dumps({'text': text, 'label': b, 'fold': 1 - i % 2})}\n"
+                          for i, (text, b) in enumerate(ROWS)),
     "rows.json": json.dumps(JSON_ROWS),
     "deep.jsonl": "".join(f"{json.dumps({'data': {'text': text}, 'label': LABELS.index(b)})}\n" for text, b in ROWS),
     "fasttext.txt": "".join(f"__label__{label} {text}\n" for text, label in ROWS),

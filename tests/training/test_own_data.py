@@ -212,7 +212,9 @@ def test_pairs_that_a_decoder_learns_are_questions_and_answers(
     run = recipes.configure("pairs.jsonl", words)
     assert str(run.about[0]) == "a chat model from 36 pairs: prompt asks, completion answers"
     pairs = assemble.assemble(run, device="cpu")
-    talks = assemble.assemble(recipes.configure("talks.jsonl", words), device="cpu")
+    talking = recipes.configure("talks.jsonl", words)
+    assert (run.training.optimizer, run.training.lr) == (talking.training.optimizer, talking.training.lr)
+    talks = assemble.assemble(talking, device="cpu")
     assert pairs.objective is compatibility.OBJECTIVES["chat"]
     assert pairs.splits.kind == "conversations"
     assert {repr(row) for row in (*pairs.splits.train, *pairs.splits.valid)} == {  # type: ignore[misc]
