@@ -25,13 +25,13 @@ def list_objects(path: Path, file: IO[bytes]) -> Stream:
     """
     lines, rest = split_list(path, file), b""
 
-    def read(size: int) -> bytes:
+    def take_bytes(size: int) -> bytes:
         nonlocal rest
         rest = rest or next(lines, b"")
         data, rest = rest[:size], rest[size:]
         return data
 
-    return Stream(read, file)
+    return Stream(take_bytes, file)
 
 
 def split_list(path: Path, file: IO[bytes]) -> Iterator[bytes]:

@@ -66,7 +66,7 @@ def open_text(path: Path) -> IO[bytes]:
         raise explain_missing(path, e) from None
     if unpacker := next((unpacker for magic, unpacker in UNPACKERS.items() if head.startswith(magic)), None):
         try:
-            file = io.BufferedReader(unpack(path, file, unpacker(file)), HEAD)
+            file = io.BufferedReader(decompress(path, file, unpacker(file)), HEAD)
             head = file.peek(HEAD)
         except QkvError:
             file.close()
@@ -126,16 +126,16 @@ UNPACKERS: dict[bytes, Callable[[Any], Any]] = {
 }
 
 
-def unpack(path: Path, file: IO[bytes], inner: IO[bytes]) -> Stream:
+def decompress(path: Path, file: IO[bytes], inner: IO[bytes]) -> Stream:
     """The bytes that a compressed `file` holds, as `inner` reads them; a damaged one is a QkvError."""
 
-    def read(size: int) -> bytes:
+    def take_bytes(size: int) -> bytes:
         try:
             return inner.read(size)
         except Exception as e:  # each library has errors of its own
             raise QkvError("{path}: this compressed file is damaged or cut off: {e}", path=path, e=e) from None
 
-    return Stream(read, inner, file)
+    return Stream(take_bytes, inner, file)
 
 
 def find_suffix(path: Path) -> str:
