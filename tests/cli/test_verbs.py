@@ -26,7 +26,7 @@ from qkv.errors import QkvError
 from qkv.model import Model
 from qkv.paths import bundled_dir
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Rotary, Spec, Stack, Table
-from qkv.tasks.classify import label_logits
+from qkv.tasks.classify import label_logits, with_segments
 from qkv.tasks.task_format import format_pair
 from qkv.tokenizers.vocabulary import train_vocabulary
 from qkv.training.shape import Shape
@@ -162,9 +162,18 @@ def test_a_tab_separates_a_pair_whose_texts_lie_in_two_segments(reads, monkeypat
     assert found["probability"] == pytest.approx(verdict.probability, abs=1e-5)
 
 
-def test_a_model_without_segments_reads_no_pairs_and_a_tab_is_a_letter(capsys, tmp_path):
+def test_an_encoder_without_segments_reads_pairs_between_separators():
     made = train_vocabulary(TEXTS, kind="char", size=200, specials=SPECIALS, template="cls")
-    model = hub.build(encoder(len(made), segments=0), tokenizer=made)
+    for segments in (0, 1):  # DistilBERT has no segments, RoBERTa a table of one row
+        model = hub.build(encoder(len(made), segments=segments), tokenizer=made)
+        pair = made.encode("我[SEP]你")
+        assert (pair.count(made.sep_id), with_segments(model, ("我", "你"))) == (2, (pair, [0] * 5))
+        assert model.classify(("我", "你")) == model.classify(pair)
+
+
+def test_a_model_without_separators_reads_no_pairs_and_a_tab_is_a_letter(capsys, tmp_path):
+    made = train_vocabulary(TEXTS, kind="char", size=200, specials=("[PAD]", "[UNK]", "[CLS]"), template="none")
+    model = hub.build(encoder(len(made)), tokenizer=made)
     with pytest.raises(QkvError, match="cannot read pairs"):
         model.classify(("我", "你"))
     model.save(tmp_path)

@@ -137,9 +137,9 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
         hf_datasets.open_dataset("opus")
 
 
-def test_three_keys_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(QkvError, match="found 3 keys, expected two"):
-        Data(dataset="x", keys=("a", "b", "c")).splits(tmp_path)
+def test_four_keys_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match="found 4 keys, expected two"):
+        Data(dataset="x", keys=("a", "b", "c", "d")).splits(tmp_path)
 
 
 def test_a_class_is_called_by_its_name() -> None:

@@ -190,11 +190,23 @@ def test_what_is_not_trained_is_named(name: str, text: str, told: str) -> None:
         find_kind([put(name, text)], {})
 
 
-def test_texts_beside_those_that_are_read_are_noted() -> None:
+def test_two_texts_beside_a_label_are_read_together_which_is_noted() -> None:
     rows = [{"premise": a, "hypothesis": b, "label": i % 3} for i, (a, b) in enumerate(pairwise(EN))]
-    (note,) = find_kind([put("nli.jsonl", lines(*rows))], {}).notes
-    assert str(note).startswith("not read: ")
+    found = find_kind([put("nli.jsonl", lines(*rows))], {})
+    assert found.data == {"jsonl": ["nli.jsonl"], "keys": ["premise", "hypothesis", "label"]}
+    assert [str(note).partition(" are ")[0] for note in found.notes] == ["premise and hypothesis"]
     assert find_kind(["nli.jsonl"], {"keys": ["premise", "label"]}).notes == ()
+    few = [{"premise": EN[i // 30], "hypothesis": b, "label": i % 3} for i, b in enumerate(EN)]  # said again and again
+    assert find_kind([put("few.jsonl", lines(*few))], {}).data["keys"] == ["premise", "hypothesis", "label"]
+    untitled = table([str(int(i) % 2) for i in IDS], EN, [f"{zh}真的" for zh in ZH])
+    assert find_kind([put("untitled.tsv", untitled)], {}).data["columns"] == [1, 2, 0]
+    assert find_kind(["untitled.tsv"], {"columns": [2, 0]}).data["columns"] == [2, 0]
+
+
+def test_texts_beside_those_that_are_read_are_noted() -> None:
+    rows = [{"text": a, "by": f"{b} {i}", "why": f"{i} {b}", "label": i % 3} for i, (a, b) in enumerate(pairwise(EN))]
+    found = find_kind([put("three.jsonl", lines(*rows))], {})
+    assert (found.data["keys"], str(found.notes[0])[:18]) == (["text", "label"], "not read: by, why;")
     licensed = table(EN, ZH, [f"CC-BY 2.0 (France) Attribution: tatoeba.org #{i}" for i in IDS])
     assert find_kind([put("anki.txt", licensed)], {}).notes == ()
 

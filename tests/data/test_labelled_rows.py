@@ -55,3 +55,17 @@ def test_a_bad_row_is_named(name: str, text: str, told: str, tmp_path: Path) -> 
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(QkvError, match=told):
         [*read_labelled_rows(tmp_path / name, ("negative", "neg", "pos"))]
+
+
+def test_two_texts_are_joined_for_a_model_that_judges_both(tmp_path: Path) -> None:
+    rows = [{"label": LABELS[i % 2], "premise": f"{a} was seen by all", "hypothesis": f"{a} was never seen"}
+            for i, a in enumerate(("apple", "bear", "cloud", "dog", "eagle", "fish"))]  # fmt: skip
+    both = [(f"{row['premise']}\t{row['hypothesis']}", row["label"]) for row in rows]
+    (tmp_path / "two.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    bare = "".join("\t".join(row.values()) + "\n" for row in rows)
+    (tmp_path / "two.tsv").write_text("\t".join(rows[0]) + "\n" + bare)
+    (tmp_path / "bare.tsv").write_text(bare)
+    for name in ("two.jsonl", "two.tsv", "bare.tsv"):
+        assert [row for _, row in read_labelled_rows(tmp_path / name, LABELS, two=True)] == both
+        found = [row for _, row in read_labelled_rows(tmp_path / name, LABELS)]
+        assert [text.count("\t") for text, _ in found] == [0] * len(rows)

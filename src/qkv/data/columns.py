@@ -3,6 +3,7 @@
 What cannot be decided is an error that shows the command for each way to read it. Next: kind.py.
 """
 
+import json
 import re
 import shlex
 from collections import Counter
@@ -20,6 +21,10 @@ NARROW = 40  # columns of a terminal that a label takes at most
 SHORT = 12  # and what may be a label or a translation
 CERTAIN = ("label", "labels", "class", "category", "标签", "类别")  # names of labels, whatever is below them
 TEXT_KEYS = ("text", "sentence", "content", "review", "document", "body", "comment", "文本", "句子", "内容", "评论")
+TWO_TEXTS = (  # which have one label together
+    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"),
+    ("text1", "text2"), ("text_a", "text_b"), ("query", "passage"), ("前提", "假设"), ("句子1", "句子2"),
+)
 PAIR_KEYS = (
     ("source", "target"), ("src", "tgt"), ("prompt", "completion"), ("instruction", "output"), ("input", "output"),
     ("question", "answer"), ("document", "summary"), ("article", "summary"), ("article", "highlights"),
@@ -62,7 +67,7 @@ class Column:
     def is_text(self) -> bool:
         """Whether most of its cells are different texts of several words, or of Chinese, and begin differently."""
         several = self.words >= 3 or any(c > "\u2e7f" for cell in [*self.counts][:8] for c in cell)
-        various = 2 * self.different > self.rows and len({cell[:2] for cell in self.counts}) >= 5
+        various = 5 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5
         return several and various and self.width > SHORT
 
     @property
@@ -77,12 +82,17 @@ class Column:
 
 
 class Sides(NamedTuple):
-    """The two columns that are read, and the texts beside them that are not."""
+    """The columns that are read, and the texts beside them that are not."""
 
     kind: str  # "pairs" or "labels"
-    one: Column
+    texts: Sequence[Column]  # the source; or what has a label: one text, or two that are judged together
     two: Column
     unread: Sequence[Column]
+
+    @property
+    def read(self) -> list[Column]:
+        """All that are read, in order."""
+        return [*self.texts, self.two]
 
 
 def measure_column(name: Message | str, index: int, cells: Sequence[str]) -> Column:
@@ -116,18 +126,27 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
         others = [c for c in texts if c is not label] or [c for c in columns if c is not label]
         if label.different > MANY and objective != "labels":
             raise ask_sides(place, label, asked)
-        return Sides("labels", text := max(others, key=lambda c: c.width), label, find_unread(columns, (text, label)))
+        both = find_two_texts([c for c in columns if c is not label], by_name)
+        texts = both or [max(others, key=lambda c: c.width)]
+        return Sides("labels", texts, label, find_unread(columns, (*texts, label)))
     if not objective and len(rest) == 2:
         narrow = two.width <= SHORT and two.words <= 2 and one.width >= 2 * two.width
         if narrow and 2 <= two.different < 0.8 * two.rows:
             raise ask_sides(place, two, asked)
         if single := next((side for side in (one, two) if side.different == 1 and side.rows >= 20), None):
             raise ask_sides(place, single, asked)
-    return Sides("pairs", one, two, find_unread(columns, (one, two)))
+    return Sides("pairs", [one], two, find_unread(columns, (one, two)))
+
+
+def find_two_texts(columns: Sequence[Column], by_name: Mapping[str, Column]) -> list[Column]:
+    """The two texts that have one label together: by their names, or because there are no others; empty without."""
+    named = [by_name[key] for pair in TWO_TEXTS for key in pair if {*pair} <= {*by_name}][:2]
+    found = [c for c in columns if c.is_text]
+    return named or (found if len(found) == 2 else [])
 
 
 def find_unread(columns: Sequence[Column], read: Sequence[Column]) -> list[Column]:
-    """The columns of text that are not read: a second text beside a label, say."""
+    """The columns of text that are not read: a third text beside a label, say."""
     return [c for c in columns if c not in read and c.is_text]
 
 
@@ -168,6 +187,16 @@ def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
     """The note on texts that are not read."""
     return (Message("not read: {columns}; join the columns that belong together into one",
                     columns=join(", ", [c.name for c in columns])),) if columns else ()
+
+
+def note_two_texts(texts: Sequence[Column], data: Mapping[str, Any]) -> tuple[Message, ...]:
+    """The note on two texts that have one label, of which `data` says the columns or keys."""
+    if len(texts) < 2:
+        return ()
+    key = "columns" if "columns" in data else "keys"
+    alone = f"data.{key}='{json.dumps([data[key][0], data[key][-1]], ensure_ascii=False)}'"
+    return (Message("{one} and {other} are judged together, as `qkv classify` judges two texts with a tab between (for "
+                    "one alone: {alone})", one=texts[0].name, other=texts[1].name, alone=alone),)
 
 
 def note_numbers(source: Column, target: Column) -> tuple[Message, ...]:

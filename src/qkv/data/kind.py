@@ -25,6 +25,7 @@ from qkv.data.columns import (
     names_columns,
     note_numbers,
     note_single_labels,
+    note_two_texts,
     note_unread,
 )
 from qkv.data.conversations import holds_conversations
@@ -188,7 +189,7 @@ def read_table(paths: Sequence[Path], asked: Asked) -> Kind:
                        "use a file of text (*.txt)", path=paths[0])
     titles = tables[0][1] if len(tables[0][1]) == width else []
     given = asked.data.get("columns")
-    fits = isinstance(given, list) and len({*given}) == len(given) == 2 and all(n in range(width) for n in given)
+    fits = isinstance(given, list) and len({*given}) == len(given) in (2, 3) and all(n in range(width) for n in given)
     order = given if fits else None  # any other is refused with the rest of the settings
 
     def name_column(n: int) -> Message:
@@ -200,10 +201,10 @@ def read_table(paths: Sequence[Path], asked: Asked) -> Kind:
         return decide_sides(place, columns, [] if order else titles, asked)
 
     found = decide_rows(rows)
-    columns = [found.one.index, found.two.index]
+    columns = [column.index for column in found.read]
     for path, (cells, _, _) in zip(paths, tables, strict=True) if len(paths) > 1 and not asked.objective else ():
         here = decide_rows(cells) if len(cells) > 50 else found
-        if here.kind == "labels" and (here.kind, [here.one.index, here.two.index]) != (found.kind, columns):
+        if here.kind == "labels" and (here.kind, [c.index for c in here.read]) != (found.kind, columns):
             raise QkvError("{path}: found labels in {column}, unlike in the other files; read it by itself, or set "
                            "data.columns or objective", path=path, column=here.two.name)
     made = {"tsv": [str(path) for path in paths], "columns": columns} | ({"header": True} if True in headers else {})
@@ -243,7 +244,7 @@ def read_json_lines(paths: Sequence[Path], asked: Asked) -> Kind:
     if isinstance(kind, str):
         plain = kind == "text" and all(find_suffix(path) in JSON for path in paths)
         return make_rows_kind("documents", {"text": names, **({} if plain else {"keys": [kind]})}, samples)
-    return make_rows_kind(kind, {"jsonl": names, "keys": [str(kind.one.name), str(kind.two.name)]}, samples)
+    return make_rows_kind(kind, {"jsonl": names, "keys": [str(column.name) for column in kind.read]}, samples)
 
 
 def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked: Asked) -> str | Sides:
@@ -300,7 +301,7 @@ def read_dataset(name: str, asked: Asked) -> Kind:
                            name=name)
         held = {key: str(path) for key, paths in apart.items() for path in paths}
         return make_rows_kind("chat", {"messages": [str(path) for path in parts["train"]], **held}, samples)
-    keys = [kind] if isinstance(kind, str) else [str(kind.one.name), str(kind.two.name)]
+    keys = [kind] if isinstance(kind, str) else [str(column.name) for column in kind.read]
     return make_rows_kind("documents" if isinstance(kind, str) else kind, {"dataset": name, "keys": keys}, samples)
 
 
@@ -309,8 +310,8 @@ def make_rows_kind(kind: str | Sides, data: dict[str, Any], samples: Sequence[Sa
     count, whole = sum(sample.count for sample in samples), all(sample.whole for sample in samples)
     if isinstance(kind, str):
         return Kind(kind, data, count, whole)
-    name, one, two, unread = kind
+    name, texts, two, unread = kind
     labels = two.different if name == "labels" else 0
-    notes = note_unread(unread) + (() if labels else note_numbers(one, two))
+    notes = note_unread(unread) + (note_two_texts(texts, data) if labels else note_numbers(texts[0], two))
     notes += note_single_labels(two.counts) if labels and whole else ()
-    return Kind(name, data, count, whole, one.name, two.name, labels, notes)
+    return Kind(name, data, count, whole, texts[0].name, two.name, labels, notes)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data import hf_datasets
-from qkv.data.columns import TEXT_KEYS
+from qkv.data.columns import TEXT_KEYS, find_two_texts, measure_column
 from qkv.data.formats import find_format, sample_lines
 from qkv.data.kind import as_text, read_cells
 from qkv.data.sources import (
     LABEL_KEYS,
     LABELLED,
     Pair,
+    join_texts,
     read_folder_rows,
     read_jsonl_rows,
     read_rows,
@@ -29,8 +30,8 @@ SAMPLED = 1000  # rows of Parquet
 FEWEST = 0.3  # of a column's cells are labels, however many are misspelt
 
 
-def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[int, Pair]]:
-    """(text, label) of each row of a file in any form that training reads, and its number.
+def read_labelled_rows(path: Path, labels: tuple[str, ...], *, two: bool = False) -> Iterator[tuple[int, Pair]]:
+    """(text, label) of each row of a file in any form that training reads, and its number; `two` texts are joined.
 
     A label is one of `labels` by name, or its number from 0 where none is named so. Between tabs it is in the last
     column, after a text that may contain tabs, unless another column holds more of them.
@@ -39,32 +40,34 @@ def read_labelled_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[in
         QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
             that stands before its text.
     """
-    for number, (text, label) in open_rows(Path(path), labels):
+    for number, (text, label) in open_rows(Path(path), labels, two=two):
         yield number, (text, parse_label(label.strip(), labels, f"{path}:{number}"))
 
 
-def open_rows(path: Path, labels: tuple[str, ...]) -> Iterator[tuple[int, Pair]]:
+def open_rows(path: Path, labels: tuple[str, ...], *, two: bool) -> Iterator[tuple[int, Pair]]:
     """The texts and labels of a file's rows as they stand."""
     if path.is_dir():
         return read_folder_rows(path)
     kind = find_format(path, "labels") if path.is_file() else "tsv"  # a pipe is read only once
     if kind == "parquet":
         table = next(iter(hf_datasets.open_dataset(str(path)).values()))
-        keys = find_sides(by_key(hf_datasets.sample_rows(table, SAMPLED)[0]), labels) or ("text", "label")
-        return ((n, (one, two)) for n, (one, two) in hf_datasets.read_rows(table, keys, name=str(path)))
+        keys = find_sides(by_key(hf_datasets.sample_rows(table, SAMPLED)[0]), labels, two=two) or ("text", "label")
+        return ((n, join_texts(row)) for n, row in hf_datasets.read_rows(table, keys, name=str(path)))
     if kind == "jsonl":
         items = list[Any]()
         for line in sample_lines(path, LOOKED).lines:
             with suppress(ValueError, RecursionError):  # named by its number when it is read
                 items.append(json.loads(line))
         rows = [item for item in items if isinstance(item, dict)]
-        return read_jsonl_rows(path, find_sides(by_key(rows), labels) or ("text", "label"))
+        return read_jsonl_rows(path, find_sides(by_key(rows), labels, two=two) or ("text", "label"))
     rows, titles, _ = read_cells(path, LOOKED) if path.is_file() else ([], [], None)
     width = max(map(len, rows), default=0)
-    columns = find_sides({n: [row[n] for row in rows if n < len(row)] for n in range(width)}, labels)
+    by_column = {n: [row[n] for row in rows if n < len(row)] for n in range(width)}
+    columns = find_sides(by_column, labels, two=two)
     last = sum(bool(row) and is_label(row[-1].strip(), labels) for row in rows)
     if kind == "csv" or titles or (columns and 2 * last < len(rows)):
-        known = [bool(columns) and len(row) > columns[1] and is_label(row[columns[1]].strip(), labels) for row in rows]
+        at = columns[-1] if columns else width
+        known = [len(row) > at and is_label(row[at].strip(), labels) for row in rows]
         named = bool(titles) or (kind == "csv" and known[:2] == [False, True])
         return read_tsv_rows(path, columns or (0, max(1, width - 1)), header=named)
     return read_rows(path, lambda text, place: parse_row(text, place, labels))
@@ -80,8 +83,11 @@ def by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...]) -> Any:
-    """(where the text is, where the label is) of columns; None where none holds labels, or nothing is beside it."""
+def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...], *, two: bool) -> Any:
+    """(where the text is, where the label is) of columns; None where none holds labels, or nothing is beside it.
+
+    Where `two` texts are judged together and there are two, both are before the label.
+    """
 
     def rank(key: Any) -> tuple[float, bool]:
         cells = columns[key]
@@ -92,6 +98,9 @@ def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...]) ->
     rest = [key for key in filled if key != label]
     if not rest or rank(label)[0] < FEWEST:
         return None
+    measured = {str(key): measure_column(str(key), n, columns[key]) for n, key in enumerate(rest)}
+    if two and (both := find_two_texts([*measured.values()], measured)):
+        return *(rest[column.index] for column in both), label
     text = max(rest, key=lambda key: (key in TEXT_KEYS, sum(map(len, columns[key]))))
     return text, label
 

@@ -178,10 +178,10 @@ def explain_unequal(one: tuple[Path, int], two: tuple[Path, int], first: int) ->
 
 
 def read_tsv_rows(
-    path: Path, columns: tuple[int, int] = (0, 1), *, header: bool = False, policy: BadRowPolicy | None = None
+    path: Path, columns: tuple[int, ...] = (0, 1), *, header: bool = False, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
     """Two columns (counted from 0) of a file with tabs between columns, of CSV (*.csv) or of fastText's lines (label,
-    text), and the line.
+    text), and the line; of more columns see `join_texts`.
 
     Blank lines are skipped; with `header` so is the first row, which names the columns.
 
@@ -198,8 +198,8 @@ def read_tsv_rows(
         if len(cells) <= max(columns):
             raise QkvError("{place}: found {cells} column(s), expected at least {columns}{tabs}{chosen}", place=place,
                            cells=len(cells), columns=max(columns) + 1, tabs=tabs, chosen=chosen)
-        names = (f"column {columns[0] + 1}", f"column {columns[1] + 1}")
-        return refuse_blank((cells[columns[0]], cells[columns[1]]), names, place)
+        names = [f"column {n + 1}" for n in columns]
+        return join_texts(refuse_blank(tuple(cells[n] for n in columns), names, place))
 
     comma = find_suffix(path) == ".csv"
     tabs = "" if comma else Message(" with tabs between")
@@ -314,18 +314,22 @@ def is_header(row: Sequence[str]) -> bool:
 
 
 def read_jsonl_rows(
-    path: Path, keys: tuple[str, str] = ("source", "target"), *, policy: BadRowPolicy | None = None
+    path: Path, keys: tuple[str, ...] = ("source", "target"), *, policy: BadRowPolicy | None = None
 ) -> Iterator[tuple[int, Pair]]:
     """Two strings of each line's JSON object, and the line; blank lines are skipped. A `label` may be a whole number,
-    true or false; of a key within another the path has dots.
+    true or false; of a key within another the path has dots; of more keys see `join_texts`.
 
     Raises:
         QkvError: a line that is not a JSON object, or lacks a key, or holds something other than a string there, or an
             empty one.
     """
+    return read_rows(path, lambda text, place: join_texts(get_texts(parse_object(text, place), keys, place)),
+                     policy=policy)
 
-    found = read_rows(path, lambda text, place: get_texts(parse_object(text, place), keys, place), policy=policy)
-    return cast("Iterator[tuple[int, Pair]]", found)
+
+def join_texts(row: Sequence[str]) -> Pair:
+    """Of a row of texts that are judged together, and their label: the texts with tabs between, and the label."""
+    return "\t".join(text.replace("\t", " ") for text in row[:-1]) if len(row) > 2 else row[0], row[-1]
 
 
 def parse_object(text: str, place: str) -> dict[str, object]:

@@ -139,6 +139,12 @@ def needs_both_orders(model: Model) -> bool:
     return bool((model.config or {}).get("both_orders"))
 
 
+def reads_two_texts(model: Model) -> bool:
+    """Whether the model's labels judge two texts together, as its own training says; of other models any may."""
+    config = model.config or {}
+    return bool(config.get("two_texts", config.get("model_type") != "qkv" and find_separator(model)))
+
+
 def find_task_tokens(model: Model) -> list[int]:
     """The ids of the tokens that open a text, stand between two, and end it; none where a decoder lacks one."""
     names = task_format.TASK_TOKENS if model.tokenizer and not model.spec.encoder else ()
@@ -152,22 +158,34 @@ def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[st
     If the model learnt to compare, the separator of its training rows separates them too.
     """
     choice, pairs = is_multiple_choice(model), needs_both_orders(model)
-    apart = both or pairs or model.spec.stack.segments or find_task_tokens(model) or choice
+    apart = both or pairs or find_separator(model) or find_task_tokens(model) or choice
     between = task_format.SEPARATOR if "\t" not in line and (choice or pairs) else "\t"
     if between not in line or not apart:
         return line
     return tuple(line.split(between, -1 if choice else 1))
 
 
+def find_separator(model: Model) -> str:
+    """What stands between two texts that an encoder reads as a pair: [SEP], or </s></s>; empty where it reads none."""
+    tokenizer = model.tokenizer
+    if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or model.spec.decoder:
+        return ""
+    between = tokenizer.backend.encode("", "").ids.count(tokenizer.sep_id) - 1  # as its own template has it
+    return tokenizer.roles["sep"] * max(1, between)
+
+
 def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
     """The ids of a text, or of a pair for an encoder, and the segment of each."""
+    tokenizer, separator = model.tokenizer, find_separator(model)
+    kinds = model.spec.stack.segments > 1
     if not is_text_tuple(line):
         ids = model.ids(line)
-        return ids, [0] * len(ids)
-    tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not model.spec.stack.segments:
-        raise QkvError("this model cannot read pairs: that needs segments in the model and a cls and a sep token in "
-                       "its tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several "
-                       "texts", task_tokens=", ".join(task_format.TASK_TOKENS))
+        return ids, task_format.number_segments(ids, tokenizer.sep_id if tokenizer and separator and kinds else None)
+    if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not separator:
+        raise QkvError("this model cannot read pairs: that needs an encoder with a cls and a sep token in its "
+                       "tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several texts",
+                       task_tokens=", ".join(task_format.TASK_TOKENS))
     first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
-    return task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id)
+    between = separator.count(tokenizer.roles["sep"])
+    ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id, between=between)
+    return ids, segments if kinds else [0] * len(ids)

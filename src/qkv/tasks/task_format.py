@@ -49,9 +49,24 @@ def format_without_tokens(texts: Sequence[str], encode: Callable[[str], Ids]) ->
     return Example(tuple(tuple(encode(f"{texts[0]}{SEPARATOR}{text}")) for text in texts[1:]), "compared")
 
 
-def format_pair(first: Ids, second: Ids, *, cls: int, sep: int) -> tuple[list[int], list[int]]:
-    """Two texts for an encoder, and the segment of each id: cls, first, sep (0), second, sep (1)."""
-    return [cls, *first, sep, *second, sep], [0] * (len(first) + 2) + [1] * (len(second) + 1)
+def format_pair(first: Ids, second: Ids, *, cls: int, sep: int, between: int = 1) -> tuple[list[int], list[int]]:
+    """Two texts for an encoder, and the segment of each id: cls, first, sep (0), second, sep (1).
+
+    RoBERTa has two separators `between`, and one at the end like the others.
+    """
+    middle = [sep] * between
+    return [cls, *first, *middle, *second, sep], [0] * (len(first) + 1 + between) + [1] * (len(second) + 1)
+
+
+def mark_pair(text: str, separator: str) -> str:
+    """A text as a tokenizer reads it; of two with a tab between the separator of `format_pair` stands there instead."""
+    return text.replace("\t", separator, 1) if separator else text
+
+
+def number_segments(ids: Ids, sep: int | None) -> list[int]:
+    """The segment of each id as `format_pair` counts them: 1 behind the first separator."""
+    first = [*ids].index(sep) + 1 if sep is not None and sep in ids else len(ids)
+    return [0] * first + [1] * (len(ids) - first)
 
 
 def join_logits(logits: Tensor, join: Join) -> Tensor:

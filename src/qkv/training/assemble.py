@@ -119,6 +119,7 @@ def build_model(
     model.tokenizer = tokenizer
     if labels:
         both = {"both_orders": True} if objective.name == "similarity" else {}
+        both |= {"two_texts": True} if run.data and run.data.two_texts else {}
         model.config = label_config(model.spec, labels) | both
     return model
 

@@ -85,6 +85,9 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         (s.word_dropout and not (objective.name == "pairs" or objective.labels_texts),
          Message("training.word_dropout={word_dropout}: it works only with labelled texts and with pairs; remove it",
                  word_dropout=s.word_dropout)),
+        (run.data and run.data.two_texts and objective.answers != "labels",
+         Message("{name}: two texts and a label are read of each row, which objective {name2!r} cannot learn; name two "
+                 "columns or keys", name=run.name, name2=objective.name)),
         (s.rare_words and not objective.labels_texts,
          Message("training.rare_words={rare_words}: it works only with labelled texts; remove it",
                  rare_words=s.rare_words)),

@@ -54,7 +54,7 @@ class Data(Part):
     weights: tuple[float, ...] = ()  # how likely a row or window comes from each of them; without by their size
     dataset: str = ""  # NAME or NAME:CONFIG of the hub, a folder that save_to_disk wrote, or files of rows
     corpus: Literal["", "demo", "demo_text", "demo_labels", "sst2"] = ""  # a built-in data set
-    columns: tuple[int, int] = (0, 1)
+    columns: tuple[int, ...] = (0, 1)  # of a text and its label, or of two texts and the label of both
     header: bool = False  # the first row of each tsv file names the columns
     keys: tuple[str, ...] = ("source", "target")
     valid_source: str = ""
@@ -76,14 +76,19 @@ class Data(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise QkvError("data.columns: found {columns}, expected two different ones, counted from 0",
-                           columns=list(self.columns))
+        if len({*self.columns}) < len(self.columns) or len(self.columns) not in (2, 3) or min(self.columns) < 0:
+            raise QkvError("data.columns: found {columns}, expected two different ones, counted from 0; or those of "
+                           "two texts and their label", columns=list(self.columns))
 
     @property
     def is_text(self) -> bool:
         """Whether a language model learns these data, and not pairs."""
         return bool(self.text or self.shards or self.corpus == "demo_text" or (self.dataset and len(self.keys) == 1))
+
+    @property
+    def two_texts(self) -> bool:
+        """Whether rows hold two texts that are judged together."""
+        return len(self.columns if self.tsv else self.keys if self.jsonl or self.dataset else ()) > 2
 
     @property
     def name(self) -> str:
@@ -121,8 +126,9 @@ class Data(Part):
             raise QkvError("data: found {found}, expected one of: source and target, {kinds}",
                            found=", ".join(named) or Message("none"), kinds=", ".join(KINDS[1:]))
         (kind,), whole = named, named[0] in ("dataset", "corpus")
-        if len(self.keys) != 2 and not ((self.dataset or self.text) and len(self.keys) == 1):
-            raise QkvError("data.keys: found {keys} keys, expected two; one for texts", keys=len(self.keys))
+        if len(self.keys) not in (2, 3) and not ((self.dataset or self.text) and len(self.keys) == 1):
+            raise QkvError("data.keys: found {keys} keys, expected two; one for texts, three for two texts and their "
+                           "label", keys=len(self.keys))
         unread = SIDES if whole or kind in ("text", "messages", "shards") else ()
         unread += ("valid_file", "test_file") if whole else ()
         if key := next((key for key in unread if getattr(self, key)), ""):
@@ -244,7 +250,8 @@ class Data(Part):
                            found=", ".join(found))
 
         def read_part(part: str, policy: BadRowPolicy) -> Iterator[tuple[int, Any]]:
-            return hf_datasets.read_rows(found.get(part, ()), self.keys, name=f"{self.dataset}/{part}", policy=policy)
+            rows = hf_datasets.read_rows(found.get(part, ()), self.keys, name=f"{self.dataset}/{part}", policy=policy)
+            return ((number, sources.join_texts(row)) for number, row in rows) if self.two_texts else rows
 
         behind = "\n\n" if self.is_text else ""
         each = ((row for _, row in read_part(part, policy)) for part in PARTS)
@@ -279,7 +286,7 @@ class Data(Part):
             return sources.read_folder_rows(place, policy=policy)
         if self.tsv:
             return sources.read_tsv_rows(place, self.columns, header=self.header, policy=policy)
-        return sources.read_jsonl_rows(place, (self.keys[0], self.keys[1]), policy=policy)
+        return sources.read_jsonl_rows(place, self.keys, policy=policy)
 
     def remove_held_out(
         self, sets: list[Any], held: Sequence[Any], train: Placed, apart: Placed

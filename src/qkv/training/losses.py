@@ -156,7 +156,8 @@ def states(core: Transformer, batch: Batch, drop: Drop = no_dropout) -> Tensor:
         # what comes after a causal row cannot reach it, so its padding needs no mask
         ahead = any(m.kind != "causal" for m in core.stack.masks)
         given = Inputs(
-            padding_mask=batch.target_real if ahead else None, document_ids=batch.documents, segments=batch.segments,
+            padding_mask=batch.target_real if ahead else None, document_ids=batch.documents,
+            segments=batch.segments if core.stack.spec.segments > 1 else None,  # RoBERTa has one kind of text
             prefix_len=batch.prefix, blank_pos=batch.blank,
         )
         return core.hidden(batch.target, given, drop=drop)

@@ -19,6 +19,8 @@ from qkv.data.mapped_rows import MappedRows, encode_rows
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
+from qkv.tasks.classify import find_separator
+from qkv.tasks.task_format import mark_pair
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.vocabulary import Template
 from qkv.training.large_text import identify_tokenizer
@@ -88,7 +90,8 @@ def continue_sources(model: Model, sources: Sequence[str], how: Decoding) -> lis
 
 def classify_sources(model: Model, sources: Sequence[str], how: Decoding) -> list[str]:
     """The likeliest label of each source, of which a long one is cut as in training."""
-    ids = truncate_rows(tokenizer_for(model).encode_batch(list(sources)), model.spec.context)
+    marked = [mark_pair(source, find_separator(model)) for source in sources]
+    ids = truncate_rows(tokenizer_for(model).encode_batch(marked), model.spec.context)
     return [verdict.label for verdict in model.classify(ids)]
 
 
@@ -109,9 +112,12 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Ids]:
         tokenizer.encode_batch([a for a, _ in some]), target([b for _, b in some]), strict=True)), sides=2)
 
 
-def encode_sources(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Rows]:
-    """The first sides of pairs as ids."""
-    return encode_sides(tokenizer, pairs, lambda some: [(row,) for row in tokenizer.encode_batch([a for a, _ in some])])
+def encode_sources(tokenizer: Tokenizer, pairs: Sequence[Pair], separator: str) -> Sequence[Rows]:
+    """The first sides of pairs as ids; `separator` stands for the tab between two texts."""
+    def encode(some: Sequence[Pair]) -> list[Rows]:
+        return [(row,) for row in tokenizer.encode_batch([mark_pair(text, separator) for text, _ in some])]
+
+    return encode_sides(tokenizer, pairs, encode, how=separator)
 
 
 def encode_sides(

@@ -19,7 +19,8 @@ from qkv.data.mapped_rows import MappedRows
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.model import Model
-from qkv.tasks.task_format import SEPARATOR
+from qkv.tasks.classify import find_separator
+from qkv.tasks.task_format import SEPARATOR, mark_pair
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.losses import states, text_logits
 from qkv.training.objectives import augment, base
@@ -66,6 +67,11 @@ class Labeller:
     each: int
     known: Mapping[str, int]
     share: float
+    separator: str  # for the tab between two texts
+
+    def mark(self, text: str) -> str:
+        """A text, or two, as the tokenizer reads it."""
+        return mark_pair(text, self.separator)
 
     def encode_texts(self, pairs: Sequence[Pair]) -> tuple[Any, Sequence[Rows], list[int], Sequence[int]]:
         """Of (text, label) pairs the rows as texts and as ids, the numbers of the labels, and the rows' true lengths.
@@ -74,10 +80,10 @@ class Labeller:
         """
         each = self.each
         if isinstance(pairs, MappedRows) and not self.layout.shares:
-            mapped: Any = base.encode_sources(self.tokenizer, pairs)
+            mapped: Any = base.encode_sources(self.tokenizer, pairs, self.separator)
             classes = [self.known.get(name, IGNORED) for _, name in pairs]
-            return ([text] for text, _ in pairs), mapped, classes, mapped.lengths[:, 0]
-        texts = [self.layout.split(text, each, self.known, label) for text, label in pairs]
+            return ([self.mark(text)] for text, _ in pairs), mapped, classes, mapped.lengths[:, 0]
+        texts = [self.layout.split(self.mark(text), each, self.known, label) for text, label in pairs]
         whole = self.tokenizer.encode_batch([row for many in texts for row in many])
         ids = base.truncate_rows(whole, self.run.model.context)
         rows: list[Rows] = [tuple(ids[i : i + each]) for i in range(0, len(ids), each)]
@@ -120,11 +126,12 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     `layout` gives the rows that a text becomes (their section 3.3), as many of each.
     """
     tokenizer, s, context = base.tokenizer_for(model), run.training, run.model.context
-    each = len(layout.rows_of(splits.train[0][0]))  # type: ignore[index]
+    separator = SEPARATOR if layout.shares else find_separator(model)
+    each = len(layout.rows_of(mark_pair(splits.train[0][0], separator)))  # type: ignore[index]
     names = map(str, range(each)) if layout.shares == "choices" else model.labels
     known = {name: i for i, name in enumerate(names)}
     share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
-    labeller = Labeller(run, tokenizer, layout, each, known, share)
+    labeller = Labeller(run, tokenizer, layout, each, known, share, separator)
     texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
     who = base.identify_rows(run, rows, classes)
     notes = base.note_long_rows(lengths, context, ends=True)
@@ -165,7 +172,8 @@ def judge_rows(model: Model, sources: Sequence[str], how: Decoding, *, layout: L
     """The label of each text that becomes several rows, or the number of the answer to each question."""
     tokenizer, said = base.tokenizer_for(model), list[str]()
     for text in sources:
-        ids = base.truncate_rows(tokenizer.encode_batch(layout.rows_of(text)), model.spec.context)
+        rows = layout.rows_of(mark_pair(text, SEPARATOR))
+        ids = base.truncate_rows(tokenizer.encode_batch(rows), model.spec.context)
         shares: dict[str, Any] = {layout.shares: len(ids)}
         batch = replace(collate_texts(tokenizer, ids, 0.0, None), **shares).to(model.device)
         best = int(text_logits(model.core, states(model.core, batch), batch).argmax())

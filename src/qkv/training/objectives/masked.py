@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qkv.data import collate, corrupt
 from qkv.model import Model
+from qkv.tasks.classify import find_separator
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.objectives import base
 from qkv.training.objectives.base import Batches, HoldOut, Objective, Rows
@@ -21,7 +22,7 @@ def plan_masked(run: Run, splits: Splits, model: Model) -> tuple[Plan, HoldOut]:
     # special tokens are never hidden nor put in a hidden word's place
     marks = corrupt.TokenIds(base.mask_id(run, tokenizer), frozenset(base.special_ids(tokenizer)), len(tokenizer))
     if splits.kind == "pairs":
-        return plan_labelled(Masker(run, tokenizer, marks, model.labels), splits)
+        return plan_labelled(Masker(run, tokenizer, marks, model.labels, find_separator(model)), splits)
     before, behind = ([i] if i is not None else [] for i in (tokenizer.cls_id, tokenizer.sep_id))
 
     def corrupt_row(ids: list[int], draw: corrupt.Draw) -> tuple[list[int], list[int]]:
@@ -41,11 +42,13 @@ class Masker:
     tokenizer: Tokenizer
     marks: corrupt.TokenIds
     labels: tuple[str, ...]
+    separator: str  # for the tab between two texts
 
     def encode_texts(self, pairs: Sequence[Pair]) -> tuple[Sequence[Rows], list[int]]:
         """Ids and label numbers of (text, label) pairs; a label that training lacks counts as none."""
         known = {name: i for i, name in enumerate(self.labels)}
-        return base.encode_sources(self.tokenizer, pairs), [known.get(name, collate.IGNORED) for _, name in pairs]
+        rows = base.encode_sources(self.tokenizer, pairs, self.separator)
+        return rows, [known.get(name, collate.IGNORED) for _, name in pairs]
 
     def batch(
         self, rows: Sequence[Rows], classes: list[int], items: Sequence[int], draws: Iterable[corrupt.Draw], width: int

@@ -1,0 +1,120 @@
+"""Two texts with one label: training reads them as `classify` does, with the separators of the model's own template."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import processors
+
+import qkv
+from qkv import hub
+from qkv.errors import QkvError
+from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
+from qkv.tasks.classify import find_separator, with_segments
+from qkv.tokenizers.vocabulary import train_vocabulary
+from qkv.training import losses
+from qkv.training.assemble import Assembly, assemble
+from qkv.training.data_files import Data
+from qkv.training.own_data import from_files
+from qkv.training.run import Run
+
+WORDS = ("red", "blue", "green", "black", "white", "small", "large")
+ROWS = [(f"the {WORDS[i % 7]} cat sees {WORDS[i % 5]}", f"a {WORDS[i % 7]} dog sees {WORDS[i % 3]} {i}",
+         ("no", "yes")[i % 2]) for i in range(60)]  # fmt: skip
+BASE = ("training.steps=2", "training.tokens=256", "training.precision='fp32'", "training.warmup=1",
+        "training.word_dropout=0.0", "training.rare_words=0.0", "tokenizer.bpe_dropout=0.0")  # fmt: skip
+
+
+def write_rows(path: Path) -> Path:
+    path.write_text("".join("\t".join(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+def make_roberta(folder: Path) -> Path:
+    """An encoder in small with one kind of segment and two separators between texts, as RoBERTa has them."""
+    made = train_vocabulary([" ".join(row) for row in ROWS], kind="word", size=100,
+                            specials=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), template="cls")  # fmt: skip
+    sep, cls = made.sep_id, made.cls_id
+    made.backend.post_processor = processors.RobertaProcessing(("[SEP]", sep), ("[CLS]", cls), True, False)
+    attn, norm = Attention(2, 2, 32, Mask("full"), True, True), Norm("layer", 1e-12)
+    block = Block(attn, Ffn(64, "gelu", bias=True), norm_sum=norm)
+    stack = Stack(64, (block,) * 3, Table("learned", 64), embed_norm=norm, segments=1)
+    head = Head("tied", bias=True, dense=Dense("gelu", norm))
+    spec = Spec(len(made), encoder=stack, head=head, labels=Labels(2, dense=Dense("tanh")), init=Init("normal", 0.3))
+    hub.build(spec, tokenizer=made).save(folder)
+    return folder
+
+
+def read_batches(a: Assembly) -> dict[tuple[int, ...], list[int]]:
+    """The ids of each row of an epoch, and the segments that its batch gives them."""
+    pad, found = a.model.special.pad, dict[tuple[int, ...], list[int]]()
+    for key in a.plan.order(0):
+        batch = a.plan.make(key)
+        assert batch.segments is not None
+        for ids, kinds in zip(batch.target.tolist(), batch.segments.tolist(), strict=True):
+            real = sum(i != pad for i in ids)
+            found[tuple(ids[:real])] = kinds[:real]
+    return found
+
+
+def check_rows(run: Run) -> Assembly:
+    """The rows of a run are those that `classify` makes of the same two texts."""
+    a = assemble(run, device="cpu")
+    kinds = a.model.spec.stack.segments > 1
+    for ids, segments in read_batches(a).items():
+        first, second = (a.model.tokenizer.decode([i for i, kind in zip(ids, segments, strict=True) if kind == half])
+                         for half in (0, 1))
+        assert first.startswith("the ")
+        assert second.startswith("a ")
+    want = dict[tuple[int, ...], list[int]]()
+    for text, _ in a.splits.train:  # type: ignore[misc]
+        ids, segments = with_segments(a.model, tuple(text.split("\t")))
+        want[tuple(ids)] = segments
+    found = read_batches(a)
+    assert found.keys() == want.keys()
+    assert not kinds or found == want
+    return a
+
+
+def make_run(tmp_path: Path, *words: str) -> Run:
+    return from_files([write_rows(tmp_path / "nli.tsv")], [*BASE, *words])
+
+
+@pytest.mark.parametrize("words", [(), ("tokenizer.kind='char'",), ("tokenizer.kind='bpe'", "tokenizer.size=320")])
+def test_training_reads_two_texts_as_classify_does(words: tuple[str, ...], tmp_path: Path) -> None:
+    a = check_rows(make_run(tmp_path, *words))
+    assert (a.model.config or {})["two_texts"]
+
+
+def test_words_that_are_left_out_leave_two_texts(tmp_path: Path) -> None:
+    a = assemble(make_run(tmp_path, "training.word_dropout=0.5", "training.rare_words=2.0"), device="cpu")
+    sep = a.model.tokenizer.sep_id  # type: ignore[union-attr]
+    for ids, segments in read_batches(a).items():
+        assert (ids.count(sep), segments) == (2, [0] * (ids.index(sep) + 1) + [1] * (len(ids) - ids.index(sep) - 1))
+
+
+def test_rows_on_disk_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 20)
+    check_rows(make_run(tmp_path))
+
+
+def test_a_base_with_one_kind_of_segment_and_two_separators_learns_labels(tmp_path: Path) -> None:
+    base = make_roberta(tmp_path / "roberta")
+    assert find_separator(qkv.load(base)) == "[SEP][SEP]"
+    a = check_rows(make_run(tmp_path, f"base={base}"))
+    batch = a.plan.make(next(iter(a.plan.order(0))))
+    assert torch.isfinite(losses.states(a.model.core, batch)).all()
+    pair = with_segments(a.model, ("the cat", "a dog"))
+    assert pair == (a.model.tokenizer.backend.encode("the cat", "a dog").ids, [0] * 8)  # type: ignore[union-attr]
+
+
+def test_two_texts_are_no_pair_to_translate(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match="cannot learn; name two columns or keys"):
+        assemble(make_run(tmp_path, "objective=pairs", "data.columns=[0,1,2]"), device="cpu")
+
+
+@pytest.mark.parametrize("columns", [(0, 1, 1), (0,), (0, 1, 2, 3), (-1, 0, 1)])
+def test_columns_that_cannot_be_read_are_refused(columns: Any) -> None:
+    with pytest.raises(QkvError, match=r"data\.columns: found "):
+        Data(tsv=("a.tsv",), columns=columns)
