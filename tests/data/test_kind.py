@@ -179,6 +179,7 @@ def test_folders_and_globs_name_many() -> None:
     ("name", "text", "told"),
     [
         ("p.jsonl", lines({"prompt": "a", "chosen": "b", "rejected": "c"}), "preferences .* are not trained here"),
+        ("m.jsonl", lines({"text": "a", "labels": ["b", "c"]}), "'labels' holds lists, expected one label for each"),
         ("n.jsonl", lines({"a": 1, "b": 2.5}), r"no column holds text \(found: a, b\)"),
         ("k.jsonl", lines({"x": "1", "y": "2", "z": "3"}), "found the keys x, y, z; name those to learn from"),
         ("bad.jsonl", "\n{oops\n", r"bad\.jsonl:2: not JSON"), ("one.csv", table(EN, header="text"), "found 1 column"),
@@ -198,6 +199,11 @@ def test_two_texts_beside_a_label_are_read_together_which_is_noted() -> None:
     assert find_kind(["nli.jsonl"], {"keys": ["premise", "label"]}).notes == ()
     few = [{"premise": EN[i // 30], "hypothesis": b, "label": i % 3} for i, b in enumerate(EN)]  # said again and again
     assert find_kind([put("few.jsonl", lines(*few))], {}).data["keys"] == ["premise", "hypothesis", "label"]
+    asked = [{"question1": a, "question2": f"{b}?", "is_duplicate": i % 2} for i, (a, b) in enumerate(pairwise(EN))]
+    assert find_kind([put("asked.jsonl", lines(*asked))], {}).data["keys"] == ["question1", "question2", "is_duplicate"]
+    titled = table(IDS, EN, EN[::-1], cycle(["0", "1"]), header="id\tquestion1\tquestion2\tis_duplicate")
+    found = find_kind([put("asked.tsv", titled)], {})
+    assert found.data == {"tsv": ["asked.tsv"], "columns": [1, 2, 3], "header": True}
     untitled = table([str(int(i) % 2) for i in IDS], EN, [f"{zh}真的" for zh in ZH])
     assert find_kind([put("untitled.tsv", untitled)], {}).data["columns"] == [1, 2, 0]
     assert find_kind(["untitled.tsv"], {"columns": [2, 0]}).data["columns"] == [2, 0]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from qkv.data.sources import LABEL_KEYS
+from qkv.data.sources import HEADER_WORDS, LABEL_KEYS, is_label_key
 from qkv.errors import QkvError
 from qkv.messages import Message, join
 
@@ -109,7 +109,7 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
         QkvError: it may be either; or so many labels that they may be none.
     """
     objective, by_name = asked.objective, {t.lower(): c for t, c in zip(titles, columns, strict=False)}
-    key = next((key for key in LABEL_KEYS if key in by_name), "")
+    key = next((key for key in (*LABEL_KEYS, *filter(is_label_key, by_name)) if key in by_name), "")
     label = by_name.get(key)
     if label and not (label.is_label or objective == "labels" or key in CERTAIN):
         label = None
@@ -169,6 +169,11 @@ def list_commands(words: Sequence[object], objectives: Sequence[str]) -> Message
     typed = shlex.join(map(str, words))
     return join("", [Message("\n  {what}: {command}", what=says[name], command=f"qkv train {typed} objective={name}")
                      for name in objectives])
+
+
+def names_some(row: Sequence[str]) -> bool:
+    """Whether a cell of a row is called as columns are: question1, is_duplicate."""
+    return any(is_label_key(cell) or cell.strip().lower().rstrip("0123456789_") in HEADER_WORDS for cell in row)
 
 
 def names_columns(rows: Sequence[Sequence[str]]) -> bool:

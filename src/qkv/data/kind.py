@@ -23,6 +23,7 @@ from qkv.data.columns import (
     list_commands,
     measure_column,
     names_columns,
+    names_some,
     note_numbers,
     note_single_labels,
     note_two_texts,
@@ -32,9 +33,9 @@ from qkv.data.conversations import holds_conversations
 from qkv.data.formats import PLAIN, Sample, find_format, list_files, sample_lines
 from qkv.data.sources import (
     JSON,
-    LABEL_KEYS,
     find_delimiter,
     is_header,
+    is_label_key,
     list_label_files,
     parse_object,
     read_rows,
@@ -217,7 +218,7 @@ def read_cells(path: Path, limit: int) -> tuple[list[list[str]], list[str], Samp
     lines, comma = [line for line in found.lines if line.strip()], find_suffix(path) == ".csv"
     mark = find_delimiter(Line(1, lines[0].encode(), 0, b"", 0)) if lines and comma else "\t"
     rows = [row for row in csv.reader(lines, delimiter=mark) if row] if comma else [*map(split_cells, lines)]
-    named = bool(rows) and (is_header(rows[0]) or (comma and names_columns(rows)))
+    named = bool(rows) and (is_header(rows[0]) or ((comma or names_some(rows[0])) and names_columns(rows)))
     titles = [cell.strip() for cell in rows[0]] if named else []
     rows = rows[1:] if named else rows
     return rows, titles, Sample([], len(rows) if found.whole else found.count - named, found.whole)
@@ -255,11 +256,10 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked:
     common, known = [key for key, n in keys.items() if n > 0.5 * len(rows)], ", ".join(keys) or Message("none")
     if holds_conversations(common, asked.objective) and not given:
         return "messages"
-    if {"chosen", "rejected"} <= {*common} and not given:
-        raise QkvError("{place}: found preferences (chosen and rejected), which are not trained here; for the chosen "
-                       "answers alone: data.keys='[\"prompt\", \"chosen\"]'", place=place)
+    if not given:
+        refuse_untrained(place, items[0] if items else {}, common, asked)
     texts = [key for key in common if any(isinstance(row.get(key), str) for row in rows)
-             or (key.rpartition(".")[2].lower() in LABEL_KEYS and isinstance(rows[0].get(key), int))]
+             or (is_label_key(key) and isinstance(rows[0].get(key), int))]
     if not texts:
         raise QkvError("{place}: no column holds text (found: {found})", place=place, found=known)
     if isinstance(given, list):
@@ -270,7 +270,7 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked:
                            given=", ".join(map(str, given)))
         texts = given
     columns = [measure_column(key, n, [as_text(row[key]) for row in rows if key in row]) for n, key in enumerate(texts)]
-    named = any(key.lower() in LABEL_KEYS for key in texts) or any({*two} <= {*texts} for two in PAIR_KEYS)
+    named = any(map(is_label_key, texts)) or any({*two} <= {*texts} for two in PAIR_KEYS)
     usual = [key for key in texts if key.lower() in TEXT_KEYS]
     if not given and not named and (usual or len(texts) == 1) and isinstance(rows[0].get(texts[0]), str):
         return (usual or texts)[0]
@@ -278,6 +278,17 @@ def decide_keys(names: Sequence[str], items: Sequence[Mapping[str, Any]], asked:
         raise QkvError("{place}: found the keys {found}; name those to learn from: data.keys='[\"A\", \"B\"]', or one "
                        "of texts: data.keys='[\"A\"]'", place=place, found=known)
     return decide_sides(place, columns, [] if given else texts, asked)
+
+
+def refuse_untrained(place: str, first: Mapping[str, Any], keys: Sequence[str], asked: Asked) -> None:
+    """QkvError for rows of preferences, or of several labels for a text, of which the first says so."""
+    if {"chosen", "rejected"} <= {*keys}:
+        raise QkvError("{place}: found preferences (chosen and rejected), which are not trained here; for the chosen "
+                       "answers alone: data.keys='[\"prompt\", \"chosen\"]'", place=place)
+    many = next((key for key in keys if is_label_key(key) and isinstance(first.get(key), list)), "")
+    if many and asked.objective in ("", "labels"):
+        raise QkvError("{place}: key {key!r} holds lists, expected one label for each text; for a language model of "
+                       "the texts: objective=text", place=place, key=many)
 
 
 def as_text(value: object) -> str:

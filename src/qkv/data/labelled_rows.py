@@ -11,9 +11,9 @@ from qkv.data.columns import TEXT_KEYS, find_two_texts, measure_column
 from qkv.data.formats import find_format, sample_lines
 from qkv.data.kind import as_text, read_cells
 from qkv.data.sources import (
-    LABEL_KEYS,
     LABELLED,
     Pair,
+    is_label_key,
     join_texts,
     read_folder_rows,
     read_jsonl_rows,
@@ -91,7 +91,7 @@ def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...], *,
 
     def rank(key: Any) -> tuple[float, bool]:
         cells = columns[key]
-        return sum(is_label(cell.strip(), labels) for cell in cells) / len(cells), key in LABEL_KEYS
+        return sum(is_label(cell.strip(), labels) for cell in cells) / len(cells), is_label_key(str(key))
 
     filled = [key for key in columns if columns[key]]
     label = max(reversed(filled), key=rank, default=None)

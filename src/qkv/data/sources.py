@@ -308,6 +308,12 @@ HEADER_WORDS = set[str]().union(*map(str.split, (
 )))
 
 
+def is_label_key(key: str) -> bool:
+    """Whether a column or key is called as labels are: label, gold_label, is_spam."""
+    name = key.rpartition(".")[2].lower()
+    return name in LABEL_KEYS or "label" in name or name.startswith(("is_", "has_"))
+
+
 def is_header(row: Sequence[str]) -> bool:
     """Whether a row names the columns of a table, as its first line often does, instead of filling them."""
     return all(cell.strip().strip('"').lower() in HEADER_WORDS for cell in row)
@@ -357,7 +363,7 @@ def get_texts(item: Mapping[str, object], keys: Sequence[str], place: str) -> tu
 def get_string(item: Mapping[str, object], path: str, place: str) -> str:
     """The string under a key, or under a path of keys with dots between.
 
-    A label, under one of LABEL_KEYS, may be a whole number or true or false, its name then.
+    A label may be a whole number or true or false, its name then; see `is_label_key`.
 
     Raises:
         QkvError: no such key, or something other than a string there.
@@ -370,7 +376,7 @@ def get_string(item: Mapping[str, object], path: str, place: str) -> str:
             raise QkvError("{place}: no key {path!r}{hint} (found: {there})", place=place, path=path, hint=hint,
                            there=there or Message("none"))
         value = value[key]
-    if path.rpartition(".")[2].lower() in LABEL_KEYS and isinstance(value, int):
+    if is_label_key(path) and isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
         raise QkvError("{place}: key {key!r} holds {kind}, expected a string", place=place, key=path,

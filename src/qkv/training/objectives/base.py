@@ -114,10 +114,10 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Sequence[Ids]:
 
 def encode_sources(tokenizer: Tokenizer, pairs: Sequence[Pair], separator: str) -> Sequence[Rows]:
     """The first sides of pairs as ids; `separator` stands for the tab between two texts."""
-    def encode(some: Sequence[Pair]) -> list[Rows]:
+    def encode_marked(some: Sequence[Pair]) -> list[Rows]:
         return [(row,) for row in tokenizer.encode_batch([mark_pair(text, separator) for text, _ in some])]
 
-    return encode_sides(tokenizer, pairs, encode, how=separator)
+    return encode_sides(tokenizer, pairs, encode_marked, how=separator)
 
 
 def encode_sides(
