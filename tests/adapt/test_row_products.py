@@ -138,18 +138,51 @@ def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
      ("_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)", "_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)"),
      ("if (kind == Q4_0) fours = ", "if (kind == Q4_1) fours = "), ("0.125f * add_eight", "0.25f * add_eight"),
      ("_mm_srli_epi16(pairs, 4), pairs)", "pairs, _mm_srli_epi16(pairs, 4))"),
-     ("FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q)", "y"), ("w += block, x += wide", "w += block, x += 1"),
-     ("LARGEST / top :", "15000 / top :"), ("top / LARGEST + add", "top / 15000 + add"),
-     ("from += SEGMENT, scale += 4", "from += SEGMENT"), ("v / deep % 4", "v % deep"),
+     ("FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q)", "y"),
+     ("w += GROUP * block, x += wide", "w += GROUP * block, x += 1"), ("LARGEST / top :", "15000 / top :"),
+     ("top / LARGEST + add", "top / 15000 + add"),
+     ("from += SEGMENT, scale += 4", "from += SEGMENT"), ("sum[v % deep][c + v / deep]", "sum[v % deep][c]"),
      ("_mm256_packs_epi32(n[0], n[1]), 0xd8", "_mm256_packs_epi32(n[0], n[1]), 0xe4"),
-     ("permute2x128_si256(one, two, 0x31)", "permute2x128_si256(one, two, 0x20)"),
-     ("memcpy(added, (const uint16_t *)job->bias + i,", "memcpy(added, (const uint16_t *)job->bias,"),
+     ("permute2f128_ps(one, two, 0x31)", "permute2f128_ps(one, two, 0x20)"),
+     ("bias[v] = read_one(job->bias, i + v % deep, 1)", "bias[v] = read_one(job->bias, i, 1)"),
+     ("_mm_set_ss(job->scale[i])", "_mm_set_ss(1.0f)"), ("w + EACH, k, x + EACH * wide", "w + EACH, k, x"),
      ("i < to && i < next + block", "i < to && i < next + 4")],
 )
 def test_a_kernel_that_rounds_wrongly_does_not_count(fresh, tmp_path, right, wrong):
     found = find_changed(fresh, tmp_path, "avx2", "row_products.c", right, wrong)
     assert isinstance(found, Message)
     assert "kind" in found.fields
+
+
+@able
+@pytest.mark.skipif(native.choose_isa() != "avx512_bf16", reason="this CPU has no AVX-512 of this kind")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("kind == Q8_0 ? 128 :", "kind == Q8_0 ? 127 :"), ("if (kind != Q4_1) two =", "if (kind == Q4_0) two ="),
+     ("to->x[1] + 16 * part", "to->x[0] + 16 * part"), ("to->start + 4 * part", "to->start"),
+     ("i < 4; i++) to->scale", "i < 3; i++) to->scale"), ("0x0f00, _mm_loadu_si32", "0x0700, _mm_loadu_si32"),
+     ("0x8fffe000", "0x8fffc000"), ("(vec)u * 0x1p112f", "(vec)u * 0x1p111f"), ("(at + 18, next", "(at + 2, next"),
+     ("left > 1 ? 2 * block : 0", "left > 2 ? 2 * block : 0"), ("_mm512_srli_epi16(q, 4)", "_mm512_srli_epi16(q, 3)"),
+     ("if (kind == Q4_1) sum[c] += (vec)", "if (kind == Q4_0) sum[c] += (vec)"), ("if (b < end) add", "if (0) add"),
+     ("if (b < blocks)\n", "if (0)\n")],
+)
+def test_a_kernel_of_many_numbers_that_is_wrong_does_not_count(fresh, tmp_path, right, wrong):
+    found = find_changed(fresh, tmp_path, "avx512_bf16", "row_products.c", right, wrong)
+    assert isinstance(found, Message)
+    assert "kind" in found.fields
+
+
+@able
+@pytest.mark.parametrize("kind", ["int8", "Q8_0", "Q4_0", "Q4_1"])
+def test_rows_of_any_number_of_blocks_are_multiplied(kind):
+    draw = torch.Generator().manual_seed(5)
+    for inputs in range(32, 320, 32):
+        weight, scale = draw_matrix(kind, 6, inputs, draw)
+        for rows in (1, 3, 9):
+            x = torch.randn(rows, inputs, generator=draw).bfloat16()
+            read, held = row_products.round_input(here, kind, x).double(), open_matrix(kind, weight, scale).double()
+            room = (read.abs() @ held.abs().T) * 2**-18 + (read @ held.T).abs() * 2**-8
+            assert ((multiply(here, x, Matrix(kind, weight, scale)).double() - read @ held.T).abs() <= room).all()
 
 
 @able

@@ -29,7 +29,7 @@ SOURCE = Path(__file__).with_name("row_block.c")  # it includes the others
 INCLUDED = tuple(SOURCE.with_name(name) for name in ("vectors.h", "row_products.c", "row_ops.c"))
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16"), "avx512": AVX512, "avx2": AVX2, "portable": ()}
+FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16", "-mavx512vnni"), "avx512": AVX512, "avx2": AVX2, "portable": ()}
 ALWAYS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC")
 SECONDS = 300.0  # for a compiler that hangs; the package ziglang compiles its own C library first
 

@@ -40,7 +40,7 @@ static void connect_attention(const Block *b, Attend *attend, const void *q, int
 
 /* Every part reads what the one before wrote. Returns where the scratch memory ends. */
 static uint8_t *connect_parts(Block *b) {
-  int64_t rows = b->rows, size = b->low ? 2 : 4, most = 0, gated = b->jobs[UP].n > 0;
+  int64_t rows = b->rows, size = b->low ? 2 : 4, most = laid_room(0), gated = b->jobs[UP].n > 0;
   int64_t all = b->jobs[Q].n + b->jobs[K].n + b->jobs[V].n, both = b->jobs[GATE].n + b->jobs[UP].n, ffn = b->jobs[GATE].n;
   int64_t own = b->attend.heads * b->attend.value_size, cross = b->cross.heads * b->cross.value_size;
   for (int n = 0; n < JOBS; n++) {

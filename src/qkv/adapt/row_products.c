@@ -6,10 +6,9 @@
      Q4_0  blocks of 32: an fp16 scale, 16 bytes whose low halves are numbers 0-15 and whose high halves are 16-31, plus 8
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
-   result in any company. Where x is bf16 and the processor multiplies bf16, whole numbers become bf16 too: it has them.
-   Where it does not, but has AVX2, such an x is rounded to whole numbers to be multiplied with whole numbers: to 16 bits
-   with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the others. In fp32 such a
-   processor would take five times as long as memory does, and with many rows twice as long as by whole numbers. */
+   result in any company. Where the processor has AVX2, an x in bf16 is rounded to whole numbers to be multiplied with
+   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the
+   others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
 
 #include "vectors.h"
 
@@ -20,8 +19,8 @@
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
 enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS }; /* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits */
-#if defined(__AVX512BF16__)
-#define LAID(kind) ((kind) == FP32 ? SINGLE : IN_PAIRS) /* of an x in bf16 */
+#if defined(__AVX512BF16__) /* of an x in bf16 */
+#define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #elif LANES >= 8
 #define LAID(kind) ((kind) < INT8 ? SINGLE : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #else
@@ -39,6 +38,8 @@ typedef struct {
   int32_t kind, narrow;     /* narrow: x, bias and out are bf16, else fp32 */
   void *laid;               /* x as multiply_tile reads it */
 } Job;
+
+INLINE int64_t laid_room(int64_t k) { return k < 64 ? 64 : k; } /* numbers of fp32 for a row of x as it is laid out */
 
 typedef void (*Barrier)(void); /* OpenMP's GOMP_barrier */
 
@@ -112,40 +113,16 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
   return kind == Q8_0 ? read_scale(at) : (vec){0} + 1;
 }
 
-#if defined(__AVX512BF16__)
-/* The same in bf16; of 4 bits number 16 stands beside number 0, 17 beside 1 and so on, and they have their scale: each is
-   looked up among the sixteen that there can be, rounded as where a matrix is unpacked. */
-INLINE vec list_numbers(int kind, const uint8_t *at) { /* the sixteen values of a 4-bit block */
-  const vec all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return kind == Q4_0 ? (all - 8) * read_scale(at) : all * read_scale(at) + read_scale(at + 2);
-}
-
-INLINE __m512i read_indexes(int kind, const uint8_t *at) { /* of those numbers: the low four bits of each half */
-  __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(at + (kind == Q4_0 ? 2 : 4))));
-  return _mm512_or_si512(i, _mm512_slli_epi32(i, 12));
-}
-
-/* Two blocks of 4 bits from `at` and `next`. */
-INLINE void read_two(int kind, const uint8_t *at, const uint8_t *next, __m512bh q[2]) {
-  __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)list_numbers(kind, next), (__m512)list_numbers(kind, at));
-  const __m512i low = _mm512_set1_epi16(15), high = _mm512_set1_epi16(16);
-  q[0] = (__m512bh)_mm512_permutexvar_epi16(_mm512_and_si512(read_indexes(kind, at), low), both);
-  q[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(read_indexes(kind, next), low, high, 0xea), both);
-}
-
-INLINE __m512bh read_pairs(int kind, const uint8_t *at) {
-  if (kind == BF16) return (__m512bh)_mm512_loadu_si512(at);
-  if (FOUR_BITS(kind)) {
-    __m512bh q[2];
-    read_two(kind, at, at, q);
-    return q[0];
-  }
-  at += kind == Q8_0 ? 2 : 0;
-  return _mm512_cvtne2ps_pbh((__m512)read_int8(at + 16), (__m512)read_int8(at));
-}
-#endif
-
 #if LANES >= 8
+#if defined(__AVX512VNNI__)
+/* 128 numbers of x as bytes of a scale for each 32: the first halves of four blocks, then the second ones. `start` has
+   the sums of each eight bytes: less, by how much weights stand too high; of Q4_1 itself. */
+typedef struct {
+  int8_t x[2][64];
+  int32_t start[16];
+  float scale[16];
+} Bytes;
+#else
 /* 32 numbers of x as bytes of a scale; eight times the sum of each four bytes, as Q4_0 stands eight too high; and the sum
    of the numbers, in the first lane. */
 typedef struct {
@@ -153,6 +130,7 @@ typedef struct {
   int32_t eight[8];
   float sum[8], scale, spare[7];
 } Bytes;
+#endif
 
 INLINE __m256 read_eight(const uint16_t *low) { /* numbers of bf16 */
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)low)), 16));
@@ -173,7 +151,7 @@ INLINE float largest_of(__m256 x) {
   return top;
 }
 
-INLINE void write_bytes(const uint16_t *low, Bytes *to) {
+INLINE __m256i round_bytes(const uint16_t *low, float *scale) { /* 32 numbers as bytes of a scale */
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 x[4], most = _mm256_setzero_ps(), bad = most; /* bad: NaN where one is not finite, else 0 */
   for (int p = 0; p < 4; p++) {
@@ -185,13 +163,78 @@ INLINE void write_bytes(const uint16_t *low, Bytes *to) {
   const __m256 by = _mm256_set1_ps(top > 1e-30f ? 127.0f / top : 0.0f);
   __m256i n[4];
   for (int p = 0; p < 4; p++) n[p] = _mm256_cvtps_epi32(_mm256_mul_ps(x[p], by));
+  *scale = top / 127.0f + add_eight(bad);
   __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
-  all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packing works in halves */
-  __m256i eight = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(8), all), _mm256_set1_epi16(1));
+  return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packing works in halves */
+}
+
+INLINE __m256i add_fours(__m256i x, int by) { /* the sums of each four bytes times a number of 8 bits */
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8((char)by), x), _mm256_set1_epi16(1));
+}
+
+#if defined(__AVX512VNNI__)
+#define GROUP 4 /* blocks of 32 that are multiplied together */
+typedef vec total;
+#define add_total add_up
+INLINE void write_bytes(int kind, int part, const uint16_t *low, Bytes *to) {
+  __m256i all = round_bytes(low, to->scale + 4 * part), sums = add_fours(all, kind == Q8_0 ? 128 : kind == Q4_0 ? 8 : 1);
+  __m128i two = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  if (kind != Q4_1) two = _mm_sub_epi32(_mm_setzero_si128(), two);
+  _mm_storeu_si128((__m128i *)(to->x[0] + 16 * part), _mm256_castsi256_si128(all));
+  _mm_storeu_si128((__m128i *)(to->x[1] + 16 * part), _mm256_extracti128_si256(all, 1));
+  _mm_storeu_si128((__m128i *)(to->start + 4 * part), two);
+  for (int i = 1; i < 4; i++) to->scale[4 * part + i] = to->scale[4 * part];
+}
+
+INLINE __m512i read_four(const uint8_t *at, const int64_t next[3]) { /* 16 bytes of each of four blocks */
+  __m512i q = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)at));
+  q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[0])), 1);
+  q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[1])), 2);
+  return _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[2])), 3);
+}
+
+/* The two fp16 numbers that four blocks begin with; only whole operations, as others would wait for one another. */
+INLINE vec read_halves(__m512i both) { /* those in the high halves */
+  __m512i u = _mm512_and_si512(_mm512_srai_epi32(both, 3), _mm512_set1_epi32((int)0x8fffe000));
+  return (vec)u * 0x1p112f; /* the exponents' offsets differ by 112 */
+}
+
+INLINE __m512i read_heads(const uint8_t *at, const int64_t next[3]) {
+  __m512i s = _mm512_broadcastd_epi32(_mm_loadu_si32(at));
+  s = _mm512_mask_broadcastd_epi32(s, 0x00f0, _mm_loadu_si32(at + next[0]));
+  s = _mm512_mask_broadcastd_epi32(s, 0x0f00, _mm_loadu_si32(at + next[1]));
+  return _mm512_mask_broadcastd_epi32(s, 0xf000, _mm_loadu_si32(at + next[2]));
+}
+
+/* What four blocks, from `at` and from `next` behind it, add to the sums of a row of weights; all above zero. */
+INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const int64_t next[3], const Bytes *x) {
+  const __m512i low = _mm512_set1_epi8(15);
+  __m512i heads = read_heads(at, next), q = read_four(at + (kind == Q4_1 ? 4 : 2), next), more;
+  if (FOUR_BITS(kind)) more = _mm512_and_si512(_mm512_srli_epi16(q, 4), low), q = _mm512_and_si512(q, low);
+  else {
+    const __m512i up = _mm512_set1_epi8((char)128);
+    more = _mm512_xor_si512(read_four(at + 18, next), up), q = _mm512_xor_si512(q, up);
+  }
+  vec scale = read_halves(_mm512_slli_epi32(heads, 16)), plus = kind == Q4_1 ? read_halves(heads) : scale;
+#pragma GCC unroll 8
+  for (int c = 0; c < wide; c++) {
+    __m512i start = _mm512_loadu_si512(x[c].start), all = kind == Q4_1 ? _mm512_setzero_si512() : start;
+    vec by = (vec)_mm512_loadu_ps(x[c].scale);
+    all = _mm512_dpbusd_epi32(all, q, _mm512_loadu_si512(x[c].x[0]));
+    all = _mm512_dpbusd_epi32(all, more, _mm512_loadu_si512(x[c].x[1]));
+    if (kind == Q4_1) sum[c] += (vec)_mm512_cvtepi32_ps(start) * by * plus;
+    sum[c] += (vec)_mm512_cvtepi32_ps(all) * (by * scale);
+  }
+}
+#else
+#define GROUP 1
+typedef __m256 total;
+#define add_total add_eight
+INLINE void write_bytes(int kind, int part, const uint16_t *low, Bytes *to) {
+  __m256i all = round_bytes(low, &to->scale), eight = add_fours(all, 8);
   _mm256_storeu_si256((__m256i *)to->x, all);
   _mm256_storeu_si256((__m256i *)to->eight, eight);
   memset(to->sum, 0, sizeof to->sum);
-  to->scale = top / 127.0f + add_eight(bad);
   to->sum[0] = to->scale * 0.125f * add_eight(_mm256_cvtepi32_ps(eight));
 }
 
@@ -207,6 +250,24 @@ INLINE __m256 read_half(const uint8_t *at) { /* an fp16 number in all lanes */
   memcpy(&h, at, 2);
   return _mm256_cvtph_ps(_mm_set1_epi16((short)h));
 }
+
+/* What a block adds to the sums of a row of weights. A signed byte is taken as its size, its sign goes to x. */
+INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const int64_t next[3], const Bytes *x) {
+  (void)next;
+  __m256i q = read_bytes(kind, at), large = FOUR_BITS(kind) ? q : _mm256_abs_epi8(q);
+  __m256 scale = read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
+#pragma GCC unroll 8
+  for (int c = 0; c < wide; c++) {
+    __m256i y = _mm256_loadu_si256((const __m256i *)x[c].x);
+    __m256i pairs = _mm256_maddubs_epi16(large, FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q));
+    __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    if (kind == Q4_0) fours = _mm256_sub_epi32(fours, _mm256_loadu_si256((const __m256i *)x[c].eight));
+    __m256 by = _mm256_mul_ps(_mm256_set1_ps(x[c].scale), scale);
+    if (kind == Q4_1) sum[c] = _mm256_fmadd_ps(plus, _mm256_loadu_ps(x[c].sum), sum[c]);
+    sum[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), by, sum[c]);
+  }
+}
+#endif
 #endif
 
 INLINE void write_sum(const Job *job, int kind, int64_t i, int64_t row, float sum) {
@@ -215,38 +276,63 @@ INLINE void write_sum(const Job *job, int kind, int64_t i, int64_t row, float su
 }
 
 #if LANES >= 8
-/* multiply_tile where x lies in bytes. A signed byte is taken as its size, its sign goes to x. */
+INLINE int64_t byte_groups(int64_t k) { return (k / 32 + GROUP - 1) / GROUP; } /* of a row of x */
+
+/* multiply_tile where x lies in bytes. */
 INLINE void multiply_bytes(const Job *job, int kind, int deep, int wide, int64_t i, int64_t m, int64_t real) {
-  __m256 sum[4][MOST] = {{{0}}};
-  int64_t block = block_bytes(kind), size = job->k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
+  total sum[4][MOST] = {{{0}}};
+  int64_t block = block_bytes(kind), blocks = job->k / 32, size = blocks * block;
+  int64_t ahead = (1 + 8192 / (deep * size)) * deep * size, b = 0;
+  const int64_t next[3] = {block, 2 * block, 3 * block}, left = blocks % GROUP - 1;
+  const int64_t last[3] = {left > 0 ? block : 0, left > 1 ? 2 * block : 0, 0}; /* x is zero beyond its end */
   const uint8_t *w = job->weight + i * size;
-  const Bytes *x = (const Bytes *)job->laid + m * (job->k / 32);
-  for (int64_t b = 0; b < job->k / 32; b++, w += block, x += wide)
+  const Bytes *x = (const Bytes *)job->laid + m * byte_groups(job->k);
+  for (; b + GROUP <= blocks; b += GROUP, w += GROUP * block, x += wide)
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) {
-      const uint8_t *at = w + r * size;
-      __builtin_prefetch(at + ahead);
-      __m256i q = read_bytes(kind, at), large = FOUR_BITS(kind) ? q : _mm256_abs_epi8(q);
-      __m256 scale = read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
-#pragma GCC unroll 8
-      for (int c = 0; c < wide; c++) {
-        __m256i y = _mm256_loadu_si256((const __m256i *)x[c].x);
-        __m256i pairs = _mm256_maddubs_epi16(large, FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q));
-        __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-        if (kind == Q4_0) fours = _mm256_sub_epi32(fours, _mm256_loadu_si256((const __m256i *)x[c].eight));
-        __m256 by = _mm256_mul_ps(_mm256_set1_ps(x[c].scale), scale);
-        if (kind == Q4_1) sum[r][c] = _mm256_fmadd_ps(plus, _mm256_loadu_ps(x[c].sum), sum[r][c]);
-        sum[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), by, sum[r][c]);
-      }
+#pragma GCC unroll 4
+      for (int64_t line = 0; line < GROUP * block; line += 64) __builtin_prefetch(w + r * size + ahead + line);
+      add_bytes(kind, wide, sum[r], w + r * size, next, x);
     }
+  if (b < blocks)
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++) add_bytes(kind, wide, sum[r], w + r * size, last, x);
 #pragma GCC unroll 4
   for (int r = 0; r < deep; r++)
 #pragma GCC unroll 8
     for (int c = 0; c < wide; c++)
-      if (c < real) write_sum(job, kind, i + r, m + c, add_eight(sum[r][c]));
+      if (c < real) write_sum(job, kind, i + r, m + c, add_total(sum[r][c]));
 }
 
-/* `count` numbers of x in 16 bits, each 16 of them `step` behind the last. Returns their scale. */
+/* Vectors of numbers of 16 bits, and of the sums of their products. */
+#if LANES == 16
+#define EACH 32
+typedef __m512i words;
+INLINE words read_words(const int16_t *at) { return _mm512_loadu_si512(at); }
+INLINE words widen_bytes(const uint8_t *at) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)at)); }
+INLINE vec round_words(whole x) { return (vec)_mm512_cvtepi32_ps((__m512i)x); }
+#else
+#define EACH 16
+typedef __m256i words;
+INLINE words read_words(const int16_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
+INLINE words widen_bytes(const uint8_t *at) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at)); }
+INLINE vec round_words(whole x) { return (vec)_mm256_cvtepi32_ps((__m256i)x); }
+#endif
+
+INLINE void add_products(words *sum, words q, words y) {
+  words all = *sum; /* by the instruction's name where GCC would copy sums to and fro */
+#if defined(__AVX512VNNI__)
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(all) : "v"(q), "v"(y));
+#elif LANES == 16
+  all = _mm512_add_epi32(all, _mm512_madd_epi16(q, y));
+#else
+  words pairs = _mm256_madd_epi16(q, y);
+  __asm__("vpaddd %1, %0, %0" : "+x"(all) : "x"(pairs));
+#endif
+  *sum = all;
+}
+
+/* `count` numbers of x in 16 bits, each EACH of them `step` behind the last. Returns their scale. */
 INLINE float write_words(const uint16_t *low, int64_t count, int64_t step, int16_t *to) {
   __m256 most = _mm256_setzero_ps(), bad = most; /* bad: NaN where one is not finite, else 0 */
   for (int64_t i = 0; i < count; i += 8) {
@@ -256,22 +342,60 @@ INLINE float write_words(const uint16_t *low, int64_t count, int64_t step, int16
   }
   float top = largest_of(most);
   const __m256 by = _mm256_set1_ps(top > 1e-30f ? LARGEST / top : 0.0f);
-  for (int64_t i = 0; i < count; i += 16, to += step) {
+  for (int64_t i = 0; i < count; i += 16) {
     __m256i n[2];
     for (int p = 0; p < 2; p++) n[p] = _mm256_cvtps_epi32(_mm256_mul_ps(read_eight(low + i + 8 * p), by));
-    _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8));
+    _mm256_storeu_si256((__m256i *)(to + i / EACH * step + i % EACH),
+                        _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8));
   }
   return top / LARGEST + add_eight(bad);
 }
 
-/* The sums of each of up to eight vectors, one beside another. */
-INLINE __m256i add_each(const __m256i *x, int count) {
-  __m256i one = _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3])), two = one;
-  if (count > 4) two = _mm256_hadd_epi32(_mm256_hadd_epi32(x[4], x[5]), _mm256_hadd_epi32(x[6], x[7]));
-  return _mm256_add_epi32(_mm256_permute2x128_si256(one, two, 0x20), _mm256_permute2x128_si256(one, two, 0x31));
+#if LANES == 16
+INLINE __m256 fold(vec x) { return _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1)); }
+#else
+INLINE __m256 fold(vec x) { return (__m256)x; }
+#endif
+
+/* The result of a row of weights and one of x, added up in the same order as eight of them are. */
+INLINE void write_word_sum(const Job *job, int64_t i, int64_t row, vec sum) {
+  __m256 x = fold(sum), two = _mm256_hadd_ps(x, x), four = _mm256_hadd_ps(two, two);
+  __m128 y = _mm_add_ss(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
+  y = _mm_fmadd_ss(y, _mm_set_ss(job->scale[i]), _mm_set_ss(job->bias ? read_one(job->bias, i, 1) : 0.0f));
+  write_one(job->out, row * job->step + i, 1, _mm_cvtss_f32(y));
 }
 
-#define ADD_TO(sum, x) __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x)) /* GCC would copy sums to and fro */
+/* Eight results at once: of `deep` rows of weights from i on, and of rows of x from `row` on, whose sums begin at c. */
+INLINE void write_eight_sums(const Job *job, int deep, vec sum[4][4], int64_t i, int64_t row, int c, int64_t real) {
+  __m256 x[8];
+  float scale[8], bias[8] = {0};
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; v++) {
+    x[v] = fold(sum[v % deep][c + v / deep]), scale[v] = job->scale[i + v % deep];
+    if (job->bias) bias[v] = read_one(job->bias, i + v % deep, 1);
+  }
+  __m256 one = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  __m256 two = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+  x[0] = _mm256_add_ps(_mm256_permute2f128_ps(one, two, 0x20), _mm256_permute2f128_ps(one, two, 0x31));
+  uint16_t out[8];
+  write_eight(out, _mm256_fmadd_ps(x[0], _mm256_loadu_ps(scale), _mm256_loadu_ps(bias)));
+  for (int v = 0; v < 8 / deep && c + v < real; v++)
+    memcpy((uint16_t *)job->out + (row + v) * job->step + i, out + v * deep, 2 * (size_t)deep);
+}
+
+/* Adds to `all` what EACH numbers of `deep` rows of weights and of `wide` rows of x give. */
+INLINE void add_words(words all[4][4], int deep, int wide, const uint8_t *w, int64_t k, const int16_t *x) {
+  words q[4];
+#pragma GCC unroll 4
+  for (int r = 0; r < deep; r++) q[r] = widen_bytes(w + r * k);
+#pragma GCC unroll 4
+  for (int c = 0; c < wide; c++) {
+    words y = read_words(x + EACH * c);
+    __asm__("" : "+v"(y)); /* it is read once */
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++) add_products(&all[r][c], q[r], y);
+  }
+}
 
 /* multiply_tile where x lies in 16 bits. Whole numbers have the same sum in any order. */
 INLINE void multiply_words(const Job *job, int deep, int wide, int64_t i, int64_t m, int64_t real) {
@@ -279,42 +403,28 @@ INLINE void multiply_words(const Job *job, int deep, int wide, int64_t i, int64_
   const uint8_t *w = job->weight + i * k;
   const int16_t *x = (const int16_t *)((const float *)job->laid + m * k);
   const float *scale = (const float *)(x + wide * k);
-  __m256i of, row; /* result c * deep + r is of row c of x and row r of weights */
-  for (int v = 0; v < 8; v++) ((int32_t *)&of)[v] = v / deep % 4, ((int32_t *)&row)[v] = v % deep;
-  __m256 y = _mm256_setzero_ps();
-  for (int64_t from = 0; from < k; from += SEGMENT, scale += 4) {
-    __m256i sum[8] = {_mm256_setzero_si256()};
-    for (int64_t end = from + SEGMENT < k ? from + SEGMENT : k, b = from; b < end; b += 16, w += 16, x += 16 * wide) {
-      __m256i q[4];
+  vec sum[4][4] = {{{0}}};
+  for (int64_t from = 0, b = 0; from < k; from += SEGMENT, scale += 4) {
+    words all[2][4][4] = {{{{0}}}}; /* two of each, as a single one would wait for itself */
+    int64_t end = from + SEGMENT < k ? from + SEGMENT : k;
+    for (; b + EACH < end; b += 2 * EACH, w += 2 * EACH, x += 2 * EACH * wide) {
 #pragma GCC unroll 4
-      for (int r = 0; r < deep; r++) {
-        if (wide < 4) __builtin_prefetch(w + r * k + ahead);
-        q[r] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + r * k)));
-      }
-#pragma GCC unroll 4
-      for (int c = 0; c < wide; c++) {
-        __m256i y = _mm256_loadu_si256((const __m256i *)(x + 16 * c));
-        __asm__("" : "+x"(y)); /* it is read once */
-#pragma GCC unroll 4
-        for (int r = 0; r < deep; r++) {
-          __m256i pairs = _mm256_madd_epi16(q[r], y), all = sum[c * deep + r];
-          ADD_TO(all, pairs);
-          sum[c * deep + r] = all;
-        }
-      }
+      for (int r = 0; r < deep; r++)
+        if (LANES == 16 || wide < 4) __builtin_prefetch(w + r * k + ahead);
+      add_words(all[0], deep, wide, w, k, x);
+      add_words(all[deep * wide <= 4], deep, wide, w + EACH, k, x + EACH * wide);
     }
-    __m256 by = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scale)), of);
-    y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(add_each(sum, deep * wide)), by, y);
+    if (b < end) add_words(all[0], deep, wide, w, k, x); /* the last of a row */
+#pragma GCC unroll 4
+    for (int r = 0; r < deep; r++)
+#pragma GCC unroll 4
+      for (int c = 0; c < wide; c++) sum[r][c] += round_words((whole)all[0][r][c] + (whole)all[1][r][c]) * scale[c];
   }
-  float scales[4] = {0};
-  uint16_t added[8] = {0}, out[8];
-  memcpy(scales, job->scale + i, 4 * (size_t)deep);
-  if (job->bias) memcpy(added, (const uint16_t *)job->bias + i, 2 * (size_t)deep);
-  y = _mm256_fmadd_ps(y, _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scales)), row),
-                      _mm256_permutevar8x32_ps(read_eight(added), row));
-  write_eight(out, y);
-  for (int c = 0; c < real && c < wide; c++)
-    memcpy((uint16_t *)job->out + (m + c) * job->step + i, out + c * deep, 2 * (size_t)deep);
+  const int each = deep * wide < 8 ? 1 : 8 / deep; /* rows of x of which results are written together */
+  for (int c = 0; c < wide && c < real; c += each) {
+    if (each > 1) write_eight_sums(job, deep, sum, i, m + c, c, real);
+    else for (int r = 0; r < deep; r++) write_word_sum(job, i + r, m + c, sum[r][c]);
+  }
 }
 #endif
 
@@ -332,7 +442,8 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
   }
 #endif
   vec sum[4][MOST] = {{{0}}};
-  int64_t k = job->k, block = block_bytes(kind), size = kind == FP32 ? 4 * k : k / 32 * block, ahead = (1 + 8192 / (deep * size)) * deep * size;
+  int64_t k = job->k, block = block_bytes(kind), size = kind == FP32 ? 4 * k : k / 32 * block;
+  int64_t ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
   const float *x32 = (const float *)job->laid + m * k;
   const uint16_t *x16 = (const uint16_t *)job->laid + m * k;
@@ -342,22 +453,13 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
 #if defined(__AVX512BF16__)
     if (laid == IN_PAIRS) {
       __m512bh q[4];
-      vec scale[4];
 #pragma GCC unroll 4
-      for (int r = 0; r < deep; r++) {
-        if (FOUR_BITS(kind) && r % 2) continue; /* read with the row before */
-        if (FOUR_BITS(kind) && r + 1 < deep) read_two(kind, w + r * size, w + (r + 1) * size, q + r);
-        else q[r] = read_pairs(kind, w + r * size);
-        scale[r] = kind == Q8_0 ? read_scale(w + r * size) : (vec){0};
-      }
+      for (int r = 0; r < deep; r++) q[r] = (__m512bh)_mm512_loadu_si512(w + r * size);
 #pragma GCC unroll 8
       for (int c = 0; c < wide; c++) {
         __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + 32 * c); /* once for all rows of weights */
 #pragma GCC unroll 4
-        for (int r = 0; r < deep; r++) {
-          if (kind == Q8_0) sum[r][c] += (vec)_mm512_dpbf16_ps(_mm512_setzero_ps(), q[r], x) * scale[r];
-          else sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q[r], x);
-        }
+        for (int r = 0; r < deep; r++) sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q[r], x);
       }
       continue;
     }
@@ -399,8 +501,9 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
    rows of x are so few that all waits for memory: a single stream is read fastest, if each of its sums need not wait for
    itself as those of fp32 do. */
 INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t i, int64_t m, int64_t left) {
-  int many = LANES == 16 && laid < IN_BYTES; /* registers */
-  int deep = many && wide <= 2 && kind != FP32 ? (laid && FOUR_BITS(kind) ? 2 : 1) : wide == 1 || (laid == IN_WORDS && wide == 2) || (many && wide <= 4) ? 4 : many || wide <= 4 ? 2 : 1;
+  int many = LANES == 16, deep = wide <= 4 ? 2 : 1; /* many registers */
+  if (many) deep = wide <= 2 && kind != FP32 ? 1 : wide <= 4 ? 4 : 2;
+  else if (wide == 1 || (laid == IN_WORDS && wide == 2)) deep = 4;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, laid, deep, wide, i, m, real);
   for (; i < end; i++) multiply_tile(job, kind, laid, 1, wide, i, m, real);
@@ -490,35 +593,31 @@ static void lay_out_group(const Job *job, int64_t m) {
   const int laid = how_laid(job);
   void *to = job->laid;
   int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
+#if LANES >= 8
+  if (laid == IN_BYTES) {
+    Bytes *bytes = (Bytes *)to + m * byte_groups(k);
+    memset(bytes, 0, (size_t)(wide * byte_groups(k)) * sizeof(Bytes));
+    for (int64_t c = 0; c < real; c++)
+      for (int64_t b = 0; b < k / 32; b++)
+        write_bytes(job->kind, b % GROUP, (const uint16_t *)job->x + (m + c) * k + 32 * b, bytes + b / GROUP * wide + c);
+    return;
+  }
+#endif
   if (real < wide) memset((float *)to + m * k, 0, (size_t)(wide * k) * sizeof(float));
   for (int64_t c = 0; c < real; c++) {
 #if LANES >= 8
     if (laid == IN_WORDS) {
       const uint16_t *low = (const uint16_t *)job->x + (m + c) * k;
-      int16_t *words = (int16_t *)((float *)to + m * k);
-      float *scales = (float *)(words + wide * k) + c;
+      int16_t *at_words = (int16_t *)((float *)to + m * k);
+      float *scales = (float *)(at_words + wide * k) + c;
       for (int64_t at = 0; at < k; at += SEGMENT, scales += 4)
-        *scales = write_words(low + at, k - at < SEGMENT ? k - at : SEGMENT, 16 * wide, words + at * wide + 16 * c);
+        *scales = write_words(low + at, k - at < SEGMENT ? k - at : SEGMENT, EACH * wide, at_words + at * wide + EACH * c);
       continue;
     }
 #endif
     for (int64_t b = 0; b < k / 32; b++) {
       int64_t from = (m + c) * k + 32 * b, at = m * k + (b * wide + c) * 32;
       const uint16_t *low = (const uint16_t *)job->x + from;
-#if defined(__AVX512BF16__)
-      if (laid == IN_PAIRS && FOUR_BITS(job->kind)) {
-        __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
-        __m512i two = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(low + 16)));
-        _mm512_storeu_si512((uint16_t *)to + at, _mm512_or_si512(one, _mm512_slli_epi32(two, 16)));
-        continue;
-      }
-#endif
-#if LANES >= 8
-      if (laid == IN_BYTES) {
-        write_bytes(low, (Bytes *)((float *)to + at));
-        continue;
-      }
-#endif
       if (laid) memcpy((uint16_t *)to + at, low, 64);
       else for (int p = 0; p < PARTS; p++) write(to, at + LANES * p, 0, read(job->x, from + LANES * p, job->narrow));
     }
@@ -559,7 +658,7 @@ int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, Barrier barr
     *job = given[ready];
     if (ready && job->kind == job[-1].kind) job->laid = job[-1].laid;
     else if (rows) {
-      if (!(made[ready] = malloc((size_t)(rows * job->k + 16) * sizeof(float)))) break;
+      if (!(made[ready] = malloc((size_t)(rows * laid_room(job->k) + 16) * sizeof(float)))) break;
       job->laid = (void *)(((uintptr_t)made[ready] + 63) & ~(uintptr_t)63); /* no vector lies across two lines */
     }
   }

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-IN_PAIRS, IN_BYTES, IN_WORDS = 1, 2, 3  # how it lays out an x in bf16
+IN_BYTES, IN_WORDS = 2, 3  # how it lays out an x in bf16
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 EVERY = 1 << 40  # nothing is faster with any number of rows
@@ -80,7 +80,7 @@ def check_library(found: Library) -> None:
     """QkvError where a kernel says something else than the formula written out, on small random numbers."""
     draw = torch.Generator().manual_seed(0)
     for kind in KINDS:
-        n, k = 13, {"fp32": 80, "int8": 1120}.get(kind, 96)
+        n, k = 13, {"fp32": 80, "bf16": 96, "int8": 1120}.get(kind, 224)
         weight, scale = draw_matrix(kind, n, k, draw)
         for dtype in (torch.float32, torch.bfloat16):
             if (kind, dtype) in (("bf16", torch.float32), ("fp32", torch.bfloat16)):
@@ -92,19 +92,13 @@ def check_library(found: Library) -> None:
             for rows in (1, 3, 4, 9):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
-                held = open_weight.to(dtype) if rounds_to_bf16(found, kind) else open_weight
-                read = round_input(found, kind, x)
-                want = read.double() @ held.double().T + bias.double()
-                room = (read.double().abs() @ held.double().abs().T + bias.double().abs()) * 2**-18
+                read, held = round_input(found, kind, x).double(), open_weight.double()
+                want = read @ held.T + bias.double()
+                room = (read.abs() @ held.abs().T + bias.double().abs()) * 2**-18
                 if dtype == torch.bfloat16:
                     room += want.abs() * 2**-8
                 if not bool(((got - want).abs() <= room).all()):
                     raise QkvError("the compiled kernel multiplies {kind} wrongly for {isa}", kind=kind, isa=found.isa)
-
-
-def rounds_to_bf16(found: Library, kind: str) -> bool:
-    """Whether the kernel rounds the numbers of such a matrix to bf16 where it multiplies them with bf16."""
-    return kind in ("Q4_0", "Q4_1") and found.opened.qkv_laid(KINDS[kind]) == IN_PAIRS
 
 
 def round_input(found: Library, kind: str, x: Tensor) -> Tensor:
@@ -122,7 +116,7 @@ def round_blocks(x: Tensor, size: int, most: int) -> Tensor:
     found = list[Tensor]()
     for block in x.float().split(size, -1):
         top = block.abs().amax(-1, keepdim=True)
-        by = torch.where(top > 1e-30, most / top, 0)
+        by = torch.where(top > 1e-30, torch.full_like(top, most) / top, 0)  # most / top would take its reciprocal
         found.append((block * by).round() * (top / most))
     return torch.cat(found, -1)
 
