@@ -73,6 +73,15 @@ def test_a_row_says_the_same_in_any_company(kind, inputs, threads):
         torch.set_num_threads(before)
 
 
+@able
+@pytest.mark.parametrize("kind", ["bf16", "int8", "Q8_0", "Q4_0", "Q4_1"])
+def test_no_row_of_many_says_anything_else_in_company(kind):  # so many that a sum in another order shows
+    draw = torch.Generator().manual_seed(6)
+    matrix, x = Matrix(kind, *draw_matrix(kind, 20_000, 1024, draw)), torch.randn(9, 1024, generator=draw).bfloat16()
+    alone = torch.cat([multiply(here, row[None], matrix) for row in x])
+    assert all(torch.equal(multiply(here, x[:rows], matrix), alone[:rows]) for rows in (2, 4, 9))
+
+
 def test_the_environment_switches_it_off(fresh):
     fresh.setenv("QKV_NATIVE", "0")
     assert isinstance(native.find_library(), Message)

@@ -303,10 +303,10 @@ def use_rows(core: nn.Module) -> int:
 def name_kernels() -> dict[str, str]:
     """What multiplies and attends on this CPU, by kind of layer: a kernel, up to how many rows, and the next one."""
     found = native.library()
-    most = row_products.MOST
+    most = row_products.MOST | {"bf16": row_products.most_rows("bf16", row_products.SMALL + 1, low=True)}
     small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
     if row_products.lacks_bf16_products():
-        most, small = {**most, "bf16": most["int8"]}, {"int8": ", of bf16 any number"}
+        small = {"int8": ", of bf16 any number"}
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
     packed = "oneDNN" if onednn_linear.has_bf16_products() else "F.linear in fp32"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}

@@ -428,9 +428,41 @@ INLINE void multiply_words(const Job *job, int deep, int wide, int64_t i, int64_
 }
 #endif
 
+#if defined(__AVX512BF16__)
+INLINE void add_pairs(vec *sum, int wide, const uint16_t *w, const uint16_t *x) { /* what 32 numbers give */
+  __m512bh q = (__m512bh)_mm512_loadu_si512(w);
+#pragma GCC unroll 8
+  for (int c = 0; c < wide; c++)
+    sum[c] = (vec)_mm512_dpbf16_ps((__m512)sum[c], q, (__m512bh)_mm512_loadu_si512(x + 32 * c));
+}
+
+/* multiply_tile of one row of weights where x lies in pairs of bf16: two sums, as a single one would wait for itself. */
+INLINE void multiply_pairs(const Job *job, int wide, int64_t i, int64_t m, int64_t real) {
+  const int64_t k = job->k, ahead = (1 + 4096 / k) * k;
+  const uint16_t *w = (const uint16_t *)job->weight + i * k, *x = (const uint16_t *)job->laid + m * k;
+  vec sum[2][MOST] = {{{0}}};
+  int64_t b = 0;
+  for (; b + 32 < k; b += 64, w += 64, x += 64 * wide) {
+    __builtin_prefetch(w + ahead), __builtin_prefetch(w + ahead + 32);
+    add_pairs(sum[0], wide, w, x);
+    add_pairs(sum[1], wide, w + 32, x + 32 * wide);
+  }
+  if (b < k) add_pairs(sum[0], wide, w, x);
+#pragma GCC unroll 8
+  for (int c = 0; c < wide; c++)
+    if (c < real) write_sum(job, BF16, i, m + c, add_up(sum[0][c] + sum[1][c]));
+}
+#endif
+
 /* `deep` rows of weights from row i on, times `wide` rows of x from row m on, which lie block by block side by side;
    the first `real` of them are written. */
 INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide, int64_t i, int64_t m, int64_t real) {
+#if defined(__AVX512BF16__)
+  if (laid == IN_PAIRS) {
+    multiply_pairs(job, wide, i, m, real);
+    return;
+  }
+#endif
 #if LANES >= 8
   if (laid == IN_BYTES) {
     multiply_bytes(job, kind, deep, wide, i, m, real);
@@ -446,24 +478,9 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
   int64_t ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
   const float *x32 = (const float *)job->laid + m * k;
-  const uint16_t *x16 = (const uint16_t *)job->laid + m * k;
-  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide, x16 += 32 * wide) {
+  for (int64_t b = 0; b < k / 32; b++, w += block, x32 += 32 * wide) {
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) __builtin_prefetch(w + r * size + ahead); /* rows that come later */
-#if defined(__AVX512BF16__)
-    if (laid == IN_PAIRS) {
-      __m512bh q[4];
-#pragma GCC unroll 4
-      for (int r = 0; r < deep; r++) q[r] = (__m512bh)_mm512_loadu_si512(w + r * size);
-#pragma GCC unroll 8
-      for (int c = 0; c < wide; c++) {
-        __m512bh x = (__m512bh)_mm512_loadu_si512(x16 + 32 * c); /* once for all rows of weights */
-#pragma GCC unroll 4
-        for (int r = 0; r < deep; r++) sum[r][c] = (vec)_mm512_dpbf16_ps((__m512)sum[r][c], q[r], x);
-      }
-      continue;
-    }
-#endif
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) {
       vec q[PARTS];
@@ -501,8 +518,8 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
    rows of x are so few that all waits for memory: a single stream is read fastest, if each of its sums need not wait for
    itself as those of fp32 do. */
 INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t i, int64_t m, int64_t left) {
-  int many = LANES == 16, deep = wide <= 4 ? 2 : 1; /* many registers */
-  if (many) deep = wide <= 2 && kind != FP32 ? 1 : wide <= 4 ? 4 : 2;
+  int deep = wide <= 4 ? 2 : 1;
+  if (LANES == 16) deep = laid == IN_PAIRS || laid == IN_BYTES || (wide <= 2 && kind != FP32) ? 1 : wide <= 4 ? 4 : 2;
   else if (wide == 1 || (laid == IN_WORDS && wide == 2)) deep = 4;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, laid, deep, wide, i, m, real);
@@ -511,15 +528,17 @@ INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t 
 
 INLINE int how_laid(const Job *job) { return job->narrow ? LAID(job->kind) : SINGLE; }
 
-INLINE int64_t widest(int laid) { return laid == IN_WORDS ? 4 : MOST; }
+INLINE int64_t widest(int laid, int64_t k) { /* in pairs, rows of x that the first cache holds */
+  return laid == IN_WORDS || (laid == IN_PAIRS && k > 2560) ? 4 : MOST;
+}
 
 /* Rows of x that are multiplied together where so many are left: some may only fill. */
-INLINE int64_t choose_width(int laid, int64_t left) { return left < 3 ? left : left < 5 ? 4 : widest(laid); }
+INLINE int64_t choose_width(int laid, int64_t k, int64_t left) { return left < 3 ? left : left < 5 ? 4 : widest(laid, k); }
 
 #define WIDTH(kind, laid, wide) case wide: multiply_rows(job, kind, laid, wide, i, m, left); break;
 #define WAY(kind, laid, name) \
   static void name(const Job *job, int64_t i, int64_t m, int64_t left) { \
-    switch (choose_width(laid, job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
+    switch (choose_width(laid, job->k, job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
                                            WIDTH(kind, laid, 8) } \
   }
 #define BOTH(kind) WAY(kind, SINGLE, wide_##kind) WAY(kind, LAID(kind), narrow_##kind)
@@ -528,37 +547,9 @@ typedef void (*Way)(const Job *, int64_t, int64_t, int64_t);
 static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narrow_INT8}, {wide_Q8_0, narrow_Q8_0},
                               {wide_Q4_0, narrow_Q4_0}, {wide_Q4_1, narrow_Q4_1}}; /* by kind, and whether x is bf16 */
 
-#if defined(__AVX512BF16__)
-/* One row of x in bf16: two sums, since one would wait for itself; no other way adds up these weights. */
-static void multiply_row(const Job *job, int64_t from, int64_t to) {
-  int64_t blocks = job->k / 32, size = 2 * job->k, ahead = (1 + 8192 / size) * size;
-  for (int64_t i = from; i < to; i++) {
-    const uint16_t *w = (const uint16_t *)(job->weight + i * size), *x = job->laid;
-    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (int64_t b = 0; b < blocks; b++) {
-      __builtin_prefetch((const uint8_t *)(w + 32 * b) + ahead);
-      __m512bh one = (__m512bh)_mm512_loadu_si512(w + 32 * b), two = (__m512bh)_mm512_loadu_si512(x + 32 * b);
-      sum[0] = _mm512_dpbf16_ps(sum[0], one, two);
-      if (++b == blocks) break;
-      __builtin_prefetch((const uint8_t *)(w + 32 * b) + ahead);
-      one = (__m512bh)_mm512_loadu_si512(w + 32 * b), two = (__m512bh)_mm512_loadu_si512(x + 32 * b);
-      sum[1] = _mm512_dpbf16_ps(sum[1], one, two);
-    }
-    float y = add_up((vec)_mm512_add_ps(sum[0], sum[1])) + (job->bias ? read_one(job->bias, i, 1) : 0.0f);
-    write_one(job->out, i, 1, y);
-  }
-}
-#endif
-
 static void multiply_part(const Job *job, int64_t from, int64_t to) {
-#if defined(__AVX512BF16__)
-  if (job->kind == BF16 && job->narrow && job->rows == 1) {
-    multiply_row(job, from, to);
-    return;
-  }
-#endif
   int laid = how_laid(job);
-  int64_t most = widest(laid), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
+  int64_t most = widest(laid, job->k), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
   for (int64_t next = from; next < to; next += block) /* the weights of these rows stay in the cache */
     for (int64_t m = 0; m < job->rows; m += most)
       for (int64_t i = next; i < to && i < next + block; i += 4) WAYS[job->kind][job->narrow](job, i, m, to - i);
@@ -592,7 +583,7 @@ static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64
 static void lay_out_group(const Job *job, int64_t m) {
   const int laid = how_laid(job);
   void *to = job->laid;
-  int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
+  int64_t k = job->k, wide = choose_width(laid, job->k, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
 #if LANES >= 8
   if (laid == IN_BYTES) {
     Bytes *bytes = (Bytes *)to + m * byte_groups(k);
@@ -630,7 +621,7 @@ static void lay_out_group(const Job *job, int64_t m) {
 static void lay_out_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
   for (int64_t n = 0; n < count; n++) {
     if (n && jobs[n].kind == jobs[n - 1].kind) continue;
-    int64_t most = widest(how_laid(jobs + n)), groups = (jobs[n].rows + most - 1) / most;
+    int64_t most = widest(how_laid(jobs + n), jobs[n].k), groups = (jobs[n].rows + most - 1) / most;
     for (int64_t g = (groups * number + threads - 1) / threads; g < (groups * (number + 1) + threads - 1) / threads; g++)
       lay_out_group(jobs + n, g * most);
   }

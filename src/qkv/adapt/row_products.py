@@ -19,6 +19,7 @@ KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as
 IN_BYTES, IN_WORDS = 2, 3  # how it lays out an x in bf16
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+FEW, FEW_TOKENS = 16, 4  # rows of bf16, and of a prompt, up to which a CPU with AVX-512's units but no AMX reads faster
 EVERY = 1 << 40  # nothing is faster with any number of rows
 SMALL = 1 << 20  # numbers of a bf16 matrix that is multiplied here with more rows, so that a block stays one call
 BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
@@ -49,6 +50,8 @@ def most_rows(kind: str, numbers: int, *, low: bool, tokens: int = 1) -> int:
         return MOST["int8"]
     if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_unit("amx_bf16")):
         return MOST["int8"]
+    if kind == "bf16" and has_bf16_units() and not has_unit("amx_bf16"):
+        return FEW if tokens == 1 else FEW_TOKENS
     return 0 if kind == "fp32" and tokens > 1 else MOST[kind]
 
 
