@@ -204,6 +204,8 @@ def test_two_texts_beside_a_label_are_read_together_which_is_noted() -> None:
     titled = table(IDS, EN, EN[::-1], cycle(["0", "1"]), header="id\tquestion1\tquestion2\tis_duplicate")
     found = find_kind([put("asked.tsv", titled)], {})
     assert found.data == {"tsv": ["asked.tsv"], "columns": [1, 2, 3], "header": True}
+    dated = [f"20{i % 24:02}-0{1 + i % 9}-{10 + i % 20} {i % 24:02}:30:00 +08 00" for i in range(len(EN))]
+    assert find_kind([put("dated.tsv", table(dated, EN, cycle(["no", "yes"])))], {}).data["columns"] == [1, 2]
     untitled = table([str(int(i) % 2) for i in IDS], EN, [f"{zh}真的" for zh in ZH])
     assert find_kind([put("untitled.tsv", untitled)], {}).data["columns"] == [1, 2, 0]
     assert find_kind(["untitled.tsv"], {"columns": [2, 0]}).data["columns"] == [2, 0]

@@ -193,20 +193,26 @@ INLINE __m512i read_four(const uint8_t *at, const int64_t next[3]) { /* 16 bytes
   return _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[2])), 3);
 }
 
-/* The two fp16 numbers that four blocks begin with; only whole operations, as others would wait for one another. */
-INLINE vec read_halves(__m512i both) { /* those in the high halves */
+/* The fp16 numbers in the high halves, by shifts: converting them would wait for the units that move bytes. */
+INLINE vec read_halves(__m512i both) {
   __m512i u = _mm512_and_si512(_mm512_srai_epi32(both, 3), _mm512_set1_epi32((int)0x8fffe000));
   return (vec)u * 0x1p112f; /* the exponents' offsets differ by 112 */
 }
 
-INLINE __m512i read_heads(const uint8_t *at, const int64_t next[3]) {
-  __m512i s = _mm512_broadcastd_epi32(_mm_loadu_si32(at));
-  s = _mm512_mask_broadcastd_epi32(s, 0x00f0, _mm_loadu_si32(at + next[0]));
-  s = _mm512_mask_broadcastd_epi32(s, 0x0f00, _mm_loadu_si32(at + next[1]));
-  return _mm512_mask_broadcastd_epi32(s, 0xf000, _mm_loadu_si32(at + next[2]));
+INLINE __m128i read_head(const uint8_t *at) {
+  int32_t both;
+  memcpy(&both, at, 4);
+  return _mm_cvtsi32_si128(both);
 }
 
-/* What four blocks, from `at` and from `next` behind it, add to the sums of a row of weights; all above zero. */
+INLINE __m512i read_heads(const uint8_t *at, const int64_t next[3]) {
+  __m512i s = _mm512_broadcastd_epi32(read_head(at));
+  s = _mm512_mask_broadcastd_epi32(s, 0x00f0, read_head(at + next[0]));
+  s = _mm512_mask_broadcastd_epi32(s, 0x0f00, read_head(at + next[1]));
+  return _mm512_mask_broadcastd_epi32(s, 0xf000, read_head(at + next[2]));
+}
+
+/* What four blocks, at `at` and `next` behind it, add to the sums of a row of weights, whose bytes are taken as 0 to 255. */
 INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const int64_t next[3], const Bytes *x) {
   const __m512i low = _mm512_set1_epi8(15);
   __m512i heads = read_heads(at, next), q = read_four(at + (kind == Q4_1 ? 4 : 2), next), more;

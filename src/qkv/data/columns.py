@@ -65,8 +65,11 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether most of its cells are different texts of several words, or of Chinese, and begin differently."""
-        several = self.words >= 3 or any(c > "\u2e7f" for cell in [*self.counts][:8] for c in cell)
+        """Whether many of its cells are different texts of several words, or of Chinese, and begin differently."""
+        some = "".join([*self.counts][:20])
+        several = self.words >= 3 or any(c > "\u2e7f" for c in some)
+        if 2 * sum(map(str.isalpha, some)) < len(some):  # dates
+            return False
         various = 5 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5
         return several and various and self.width > SHORT
 
@@ -127,7 +130,7 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
         if label.different > MANY and objective != "labels":
             raise ask_sides(place, label, asked)
         both = find_two_texts([c for c in columns if c is not label], by_name)
-        texts = both or [max(others, key=lambda c: c.width)]
+        texts = both or [max(others, key=lambda c: (c.is_text, c.width))]
         return Sides("labels", texts, label, find_unread(columns, (*texts, label)))
     if not objective and len(rest) == 2:
         narrow = two.width <= SHORT and two.words <= 2 and one.width >= 2 * two.width
