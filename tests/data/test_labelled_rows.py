@@ -9,9 +9,12 @@ from qkv.data.labelled_rows import read_labelled_rows
 from qkv.errors import QkvError
 
 LABELS = ("neg", "pos")
-ROWS = [(f"A text, number {i}", LABELS[i % 2]) for i in range(6)]
+ROWS = [(f"{a} text, number {i}", LABELS[i % 2]) for i, a in enumerate(("A", "The", "One", "Some", "Any", "No"))]
 JSON_ROWS = [{"id": i, "said": text, "mood": label} for i, (text, label) in enumerate(ROWS)]
+WHEN = [f"20{10 + i}-0{1 + i}-1{i} 1{i}:30:00 +08 00" for i in range(6)]  # longer than the texts, and no text
 FORMS = {
+    "dated.tsv": "".join(f"{at}\t{text}\t{label}\n" for at, (text, label) in zip(WHEN, ROWS, strict=True)),
+    "dated.csv": "at,said,mood\n" + "".join(f'{at},"{text}",{b}\n' for at, (text, b) in zip(WHEN, ROWS, strict=True)),
     "last.tsv": "".join(f"{text}\t{label}\n" for text, label in ROWS),
     "first.txt": "".join(f"{label}\t{text}\n" for text, label in ROWS),
     "middle.tsv": "id\tlabel\ttext\n" + "".join(f"{i}\t{label}\t{text}\n" for i, (text, label) in enumerate(ROWS)),

@@ -34,7 +34,8 @@ def read_labelled_rows(path: Path, labels: tuple[str, ...], *, two: bool = False
     """(text, label) of each row of a file in any form that training reads, and its number; `two` texts are joined.
 
     A label is one of `labels` by name, or its number from 0 where none is named so. Between tabs it is in the last
-    column, after a text that may contain tabs, unless another column holds more of them.
+    column, after a text that may contain tabs, unless another column holds more of them, or all rows have three or more
+    columns, of which one is read then.
 
     Raises:
         QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
@@ -65,7 +66,8 @@ def open_rows(path: Path, labels: tuple[str, ...], *, two: bool) -> Iterator[tup
     by_column = {n: [row[n] for row in rows if n < len(row)] for n in range(width)}
     columns = find_sides(by_column, labels, two=two)
     last = sum(bool(row) and is_label(row[-1].strip(), labels) for row in rows)
-    if kind == "csv" or titles or (columns and 2 * last < len(rows)):
+    several = width > 2 and all(len(row) == width for row in rows)  # columns, and not tabs within a text
+    if kind == "csv" or titles or (columns and (several or 2 * last < len(rows))):
         at = columns[-1] if columns else width
         known = [len(row) > at and is_label(row[at].strip(), labels) for row in rows]
         named = bool(titles) or (kind == "csv" and known[:2] == [False, True])
@@ -101,7 +103,7 @@ def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...], *,
     measured = {str(key): measure_column(str(key), n, columns[key]) for n, key in enumerate(rest)}
     if two and (both := find_two_texts([*measured.values()], measured)):
         return *(rest[column.index] for column in both), label
-    text = max(rest, key=lambda key: (key in TEXT_KEYS, sum(map(len, columns[key]))))
+    text = max(rest, key=lambda key: (key in TEXT_KEYS, measured[str(key)].is_text, sum(map(len, columns[key]))))
     return text, label
 
 
