@@ -227,6 +227,21 @@ def test_numbers_that_are_learnt_as_text_are_noted() -> None:
         assert find_kind([put("pairs.tsv", text)], {}).notes == ()
 
 
+def test_scores_beside_pairs_are_no_text_which_is_noted() -> None:
+    found = find_kind([put("mined.tsv", table([f"0.{i + 10}" for i in range(len(EN))], ZH, EN))], {})
+    assert (found.name, found.data["columns"]) == ("pairs", [1, 2])
+    assert [str(note).partition(";")[0] for note in found.notes] == ["column 1 holds numbers, which are not read"]
+    rated = table(ZH, EN, [str(1 + i % 5) for i in range(len(EN))])  # few numbers are labels
+    assert find_kind([put("rated.tsv", rated)], {}).name == "labels"
+
+
+def test_names_of_columns_may_have_two_words_or_stand_behind_an_index() -> None:
+    ag = "Class Index,Title\n" + table(cycle(["1", "2", "3"]), EN, mark=",")
+    assert find_kind([put("ag.csv", ag)], {}).data == {"tsv": ["ag.csv"], "columns": [1, 0], "header": True}
+    frame = ",question,answer\n" + table(IDS, ZH, EN, mark=",")
+    assert find_kind([put("frame.csv", frame)], {}).data == {"tsv": ["frame.csv"], "columns": [1, 2], "header": True}
+
+
 def test_folders_of_short_texts_may_be_labels_which_is_asked() -> None:
     for i, text in enumerate(ZH[:24]):
         put(f"reviews/{RATED[i % 2]}/{i}.txt", text)

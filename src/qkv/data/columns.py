@@ -91,6 +91,7 @@ class Sides(NamedTuple):
     texts: Sequence[Column]  # the source; or what has a label: one text, or two that are judged together
     two: Column
     unread: Sequence[Column]
+    notes: tuple[Message, ...] = ()
 
     @property
     def read(self) -> list[Column]:
@@ -116,8 +117,8 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
     label = by_name.get(key)
     if label and not (label.is_label or objective == "labels" or key in CERTAIN):
         label = None
-    rest = [c for c in columns if not c.is_number] if len(columns) > 2 else list(columns)
-    rest = rest if len(rest) >= 2 else list(columns)
+    candidates = [c for c in columns if not c.is_number and (c.is_label or not c.is_measured)]
+    rest = candidates if len(columns) > 2 and len(candidates) >= 2 else list(columns)
     pair = next(([by_name[a], by_name[b]] for a, b in PAIR_KEYS if a in by_name and b in by_name), [])
     if label is None and objective != "pairs":
         label = find_label(pair or rest)
@@ -138,7 +139,8 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
             raise ask_sides(place, two, asked)
         if single := next((side for side in (one, two) if side.different == 1 and side.rows >= 20), None):
             raise ask_sides(place, single, asked)
-    return Sides("pairs", [one], two, find_unread(columns, (one, two)))
+    return Sides("pairs", [one], two, find_unread(columns, (one, two)),
+                 note_scores([c for c in columns if c not in (one, two)]))
 
 
 def find_two_texts(columns: Sequence[Column], by_name: Mapping[str, Column]) -> list[Column]:
@@ -180,15 +182,27 @@ def names_some(row: Sequence[str]) -> bool:
 
 
 def names_columns(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row of CSV names columns: single words that do not come again, over longer or numeric cells."""
+    """Whether the first row of CSV names columns: words that do not come again, over longer or numeric cells.
+
+    The first may be empty over numbers, as pandas writes a table with its index.
+    """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     below = [*zip(*rest, strict=True)]
+    indexed = bool(rest) and not first[0].strip() and all(cell.isdigit() for cell in below[0])
+    first, below = (first[1:], below[1:]) if indexed else (first, below)
     if not rest or len({*first}) < len(first) or not all(
-            re.fullmatch(r"[^\W\d]\w*", cell.strip()) and cell not in under
+            re.fullmatch(r"[^\W\d]\w*( \w+)?", cell.strip()) and cell not in under
             for cell, under in zip(first, below, strict=True)):
         return False
-    return any(all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
+    return indexed or any(all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
                or sum(map(len, under)) > 2 * len(cell) * len(rest) for cell, under in zip(first, below, strict=True))
+
+
+def note_scores(columns: Sequence[Column]) -> tuple[Message, ...]:
+    """The note on a column of numbers beside pairs, as of how alike they are, which nothing learns."""
+    scores = [c.name for c in columns if c.is_measured and any("." in cell for cell in c.counts)]
+    return (Message("{column} holds numbers, which are not read; for a classifier of the texts beside it make a few "
+                    "labels of them", column=scores[0]),) if scores else ()
 
 
 def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:

@@ -321,8 +321,8 @@ def make_rows_kind(kind: str | Sides, data: dict[str, Any], samples: Sequence[Sa
     count, whole = sum(sample.count for sample in samples), all(sample.whole for sample in samples)
     if isinstance(kind, str):
         return Kind(kind, data, count, whole)
-    name, texts, two, unread = kind
+    name, texts, two, unread, said = kind
     labels = two.different if name == "labels" else 0
-    notes = note_unread(unread) + (note_two_texts(texts, data) if labels else note_numbers(texts[0], two))
+    notes = said + note_unread(unread) + (note_two_texts(texts, data) if labels else note_numbers(texts[0], two))
     notes += note_single_labels(two.counts) if labels and whole else ()
     return Kind(name, data, count, whole, texts[0].name, two.name, labels, notes)

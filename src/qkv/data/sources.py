@@ -311,7 +311,7 @@ HEADER_WORDS = set[str]().union(*map(str.split, (
 def is_label_key(key: str) -> bool:
     """Whether a column or key is called as labels are: label, gold_label, is_spam."""
     name = key.rpartition(".")[2].lower()
-    return name in LABEL_KEYS or "label" in name or name.startswith(("is_", "has_"))
+    return name in LABEL_KEYS or "label" in name or name.startswith(("is_", "has_", "class"))
 
 
 def is_header(row: Sequence[str]) -> bool:
