@@ -168,7 +168,7 @@ def split_line(model: Model, line: str, *, both: bool = False) -> str | tuple[st
 def find_separator(model: Model) -> str:
     """What stands between two texts that an encoder reads as a pair: [SEP], or </s></s>; empty where it reads none."""
     tokenizer = model.tokenizer
-    if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or model.spec.decoder:
+    if model.spec.decoder or tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None:
         return ""
     between = tokenizer.backend.encode("", "").ids.count(tokenizer.sep_id) - 1  # as its own template has it
     return tokenizer.roles["sep"] * max(1, between)

@@ -77,8 +77,8 @@ class Data(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len({*self.columns}) < len(self.columns) or len(self.columns) not in (2, 3) or min(self.columns) < 0:
-            raise QkvError("data.columns: found {columns}, expected two different ones, counted from 0; or those of "
-                           "two texts and their label", columns=list(self.columns))
+            raise QkvError("data.columns: found {columns}, expected a list such as [0, 1] of different columns, "
+                           "counted from 0; or of three: two texts and their label", columns=list(self.columns))
 
     @property
     def is_text(self) -> bool:
