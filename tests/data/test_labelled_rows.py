@@ -69,6 +69,6 @@ def test_two_texts_are_joined_for_a_model_that_judges_both(tmp_path: Path) -> No
     (tmp_path / "two.tsv").write_text("\t".join(rows[0]) + "\n" + bare)
     (tmp_path / "bare.tsv").write_text(bare)
     for name in ("two.jsonl", "two.tsv", "bare.tsv"):
-        assert [row for _, row in read_labelled_rows(tmp_path / name, LABELS, two=True)] == both
+        assert [row for _, row in read_labelled_rows(tmp_path / name, LABELS, texts="two")] == both
         found = [row for _, row in read_labelled_rows(tmp_path / name, LABELS)]
         assert [text.count("\t") for text, _ in found] == [0] * len(rows)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qkv.data import hf_datasets
 from qkv.data.columns import TEXT_KEYS, find_two_texts, measure_column
@@ -30,25 +30,29 @@ SAMPLED = 1000  # rows of Parquet
 FEWEST = 0.3  # of a column's cells are labels, however many are misspelt
 
 
-def read_labelled_rows(path: Path, labels: tuple[str, ...], *, two: bool = False) -> Iterator[tuple[int, Pair]]:
-    """(text, label) of each row of a file in any form that training reads, and its number; `two` texts are joined.
+Texts = Literal["one", "two", "all"]  # of a row: one; two that are judged together; as many as have tabs between
+
+
+def read_labelled_rows(path: Path, labels: tuple[str, ...], *, texts: Texts = "one") -> Iterator[tuple[int, Pair]]:
+    """(text, label) of each row of a file in any form that training reads, and its number; several texts are joined.
 
     A label is one of `labels` by name, or its number from 0 where none is named so. Between tabs it is in the last
     column, after a text that may contain tabs, unless another column holds more of them, or all rows have three or more
-    columns, of which one is read then.
+    columns, of which as many are read as `texts` says.
 
     Raises:
         QkvError: a label that is not one of them (with the nearest), a number out of range, an empty text, a label
             that stands before its text.
     """
-    for number, (text, label) in open_rows(Path(path), labels, two=two):
+    for number, (text, label) in open_rows(Path(path), labels, texts):
         yield number, (text, parse_label(label.strip(), labels, f"{path}:{number}"))
 
 
-def open_rows(path: Path, labels: tuple[str, ...], *, two: bool) -> Iterator[tuple[int, Pair]]:
+def open_rows(path: Path, labels: tuple[str, ...], texts: Texts) -> Iterator[tuple[int, Pair]]:
     """The texts and labels of a file's rows as they stand."""
     if path.is_dir():
         return read_folder_rows(path)
+    two = texts == "two"
     kind = find_format(path, "labels") if path.is_file() else "tsv"  # a pipe is read only once
     if kind == "parquet":
         table = next(iter(hf_datasets.open_dataset(str(path)).values()))
@@ -66,7 +70,7 @@ def open_rows(path: Path, labels: tuple[str, ...], *, two: bool) -> Iterator[tup
     by_column = {n: [row[n] for row in rows if n < len(row)] for n in range(width)}
     columns = find_sides(by_column, labels, two=two)
     last = sum(bool(row) and is_label(row[-1].strip(), labels) for row in rows)
-    several = width > 2 and all(len(row) == width for row in rows)  # columns, and not tabs within a text
+    several = texts != "all" and width > 2 and all(len(row) == width for row in rows)
     if kind == "csv" or titles or (columns and (several or 2 * last < len(rows))):
         at = columns[-1] if columns else width
         known = [len(row) > at and is_label(row[at].strip(), labels) for row in rows]

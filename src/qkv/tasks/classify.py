@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -139,10 +139,12 @@ def needs_both_orders(model: Model) -> bool:
     return bool((model.config or {}).get("both_orders"))
 
 
-def reads_two_texts(model: Model) -> bool:
-    """Whether the model's labels judge two texts together, as its own training says; of other models any may."""
+def count_texts(model: Model) -> Literal["one", "two", "all"]:
+    """How many texts of a row the model's labels judge together, as its own training says; of other models any may."""
     config = model.config or {}
-    return bool(config.get("two_texts", config.get("model_type") != "qkv" and find_separator(model)))
+    if is_multiple_choice(model) or needs_both_orders(model):
+        return "all"
+    return "two" if config.get("two_texts", config.get("model_type") != "qkv" and find_separator(model)) else "one"
 
 
 def find_task_tokens(model: Model) -> list[int]:

@@ -19,7 +19,7 @@ from qkv.data import sources
 from qkv.data.labelled_rows import read_labelled_rows
 from qkv.errors import QkvError, nearest, show_value
 from qkv.messages import Message, join
-from qkv.tasks.classify import classify, is_multiple_choice, reads_two_texts, split_line
+from qkv.tasks.classify import classify, count_texts, is_multiple_choice, split_line
 from qkv.tasks.describe import describe_use
 from qkv.tasks.generate import generate
 from qkv.tasks.label_scores import Accuracy, score_labels
@@ -317,7 +317,7 @@ def evaluate_accuracy(model: Model, path: Path, *, tell: Tell = be_silent, **how
     names = tuple(map(str, range(MOST_ANSWERS))) if is_multiple_choice(model) else model.labels
     if not names:
         raise QkvError("accuracy needs a model with labels; this one is not a classifier")
-    numbers, rows = zip(*read_labelled_rows(path, names, two=reads_two_texts(model)), strict=True)
+    numbers, rows = zip(*read_labelled_rows(path, names, texts=count_texts(model)), strict=True)
     texts = [text for text, _ in rows]
     said = [""] * len(rows)
     for part in iter_parts(range(len(rows)), texts, tell):
