@@ -1,5 +1,7 @@
 """SmolLM2-135M-Instruct from its GGUF file alone (Q4_1): numbers, ids and greedy texts are those of transformers."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -34,11 +36,12 @@ def oracle(path):
 def test_logits_are_those_of_transformers(path, oracle, monkeypatch):
     monkeypatch.setattr(hub, "pack_weights", lambda core: None)  # its kernel rounds otherwise
     model = qkv.load(path, device="cpu", dtype="fp32")
+    wide = copy.deepcopy(oracle).double()
     for prompt in PROMPTS:
         ids = torch.tensor([model.ids(prompt)])
         with torch.no_grad():
-            ours, theirs = model(ids).logits, oracle(ids).logits
-        assert (ours - theirs).abs().max() <= 1e-5 * theirs.std()
+            ours, theirs, exact = model(ids).logits, oracle(ids).logits, wide(ids).logits
+        assert (ours - exact).abs().max() <= 4 * (theirs - exact).abs().max()  # what fp32 costs on this machine
 
 
 def test_200_greedy_tokens_are_those_of_transformers(model, oracle):
