@@ -194,8 +194,9 @@ def names_columns(rows: Sequence[Sequence[str]]) -> bool:
             re.fullmatch(r"[^\W\d]\w*( \w+)?", cell.strip()) and cell not in under
             for cell, under in zip(first, below, strict=True)):
         return False
-    return indexed or any(all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
-               or sum(map(len, under)) > 2 * len(cell) * len(rest) for cell, under in zip(first, below, strict=True))
+    return indexed or any(
+        all(c.strip().lstrip("-").replace(".", "", 1).isdigit() for c in under)
+        or sum(map(len, under)) > 2 * len(cell) * len(rest) for cell, under in zip(first, below, strict=True))
 
 
 def note_scores(columns: Sequence[Column]) -> tuple[Message, ...]:

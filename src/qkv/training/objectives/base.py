@@ -90,7 +90,8 @@ def continue_sources(model: Model, sources: Sequence[str], how: Decoding) -> lis
 
 def classify_sources(model: Model, sources: Sequence[str], how: Decoding) -> list[str]:
     """The likeliest label of each source, of which a long one is cut as in training."""
-    marked = [mark_pair(source, find_separator(model)) for source in sources]
+    separator = find_separator(model)
+    marked = [mark_pair(source, separator) for source in sources]
     ids = truncate_rows(tokenizer_for(model).encode_batch(marked), model.spec.context)
     return [verdict.label for verdict in model.classify(ids)]
 
