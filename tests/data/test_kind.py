@@ -238,7 +238,7 @@ def test_scores_beside_pairs_are_no_text_which_is_noted() -> None:
 def test_names_of_columns_may_have_two_words_or_stand_behind_an_index() -> None:
     ag = "Class Index,Title\n" + table(cycle(["1", "2", "3"]), EN, mark=",")
     assert find_kind([put("ag.csv", ag)], {}).data == {"tsv": ["ag.csv"], "columns": [1, 0], "header": True}
-    frame = ",question,answer\n" + table(IDS, ZH, EN, mark=",")
+    frame = ",question,answer\n" + table(IDS, ZH, [f"{zh}真的" for zh in ZH], mark=",")
     assert find_kind([put("frame.csv", frame)], {}).data == {"tsv": ["frame.csv"], "columns": [1, 2], "header": True}
 
 

@@ -96,6 +96,7 @@ def test_words_that_are_left_out_leave_two_texts(tmp_path: Path) -> None:
 
 def test_rows_on_disk_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkv.data.mapped_rows.LARGE", 20)
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "cache"))  # or ids that were made before would be read
     check_rows(make_run(tmp_path))
 
 
