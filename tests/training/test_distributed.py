@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import types
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,10 +163,15 @@ RUNS: list[tuple[str, Settings, dict[str, Any]]] = [
 
 
 def ranked(folder: str) -> None:
-    """All runs, one after the other, in this process as one of two."""
+    """All runs, one after the other, in this process as one of two; the process that is left has let go of the group.
+
+    A group that stays has threads that can abort the process as it ends.
+    """
     with distributed.join_ranks("cpu"):
+        group = weakref.ref(dist.group.WORLD)
         for name, settings, how in RUNS:
             run(Path(folder) / name, settings, **how)
+    assert group() is None
 
 
 @pytest.fixture(scope="module")

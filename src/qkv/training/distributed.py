@@ -160,6 +160,10 @@ def join_group(device: str, local: int, address: str = "env://", *, rank: int = 
         backend = "cpu:gloo,cuda:nccl"
     elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
         raise QkvError("training: several processes need CPUs or NVIDIA GPUs; add --device cpu")
+    # its functions take the group that stands when they are first imported as their default and never let go of it; the
+    # group's threads then outlive it and can abort the process as it ends
+    from torch.distributed.nn import functional as _  # noqa: F401
+
     with watch_peers():
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         if restarts == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
