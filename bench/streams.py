@@ -71,16 +71,19 @@ def measure(given: Any, folder: Path) -> Callable[[], dict[str, float]]:
 
 
 def write_all(engine: Any, prompts: list[list[int]], tokens: int) -> float:
-    """Tokens a second of these requests together, after their prompts were read."""
+    """Tokens a second of these requests while all write: after the last prompt was read, until the first one ends."""
     from qkv.generation.sequence import DecodeOptions
 
     handles = [engine.submit(prompt, DecodeOptions(tokens)) for prompt in prompts]
     while not all(handle.sequence.tokens for handle in handles):
         engine.step()
     before, start = sum(len(handle.sequence.tokens) for handle in handles), time.perf_counter()
+    while not any(handle.done for handle in handles):
+        engine.step()
+    seconds, after = time.perf_counter() - start, sum(len(handle.sequence.tokens) for handle in handles)
     while engine.busy:
         engine.step()
-    return (sum(len(handle.sequence.tokens) for handle in handles) - before) / (time.perf_counter() - start)
+    return (after - before) / seconds
 
 
 def gaps(engine: Any, prompts: list[list[int]], tokens: int, readers: int) -> float:

@@ -173,7 +173,10 @@ def test_a_kernel_that_rounds_wrongly_does_not_count(fresh, tmp_path, right, wro
      ("0x8fffe000", "0x8fffc000"), ("(vec)u * 0x1p112f", "(vec)u * 0x1p111f"), ("(at + 18, next", "(at + 2, next"),
      ("left > 1 ? 2 * block : 0", "left > 2 ? 2 * block : 0"), ("_mm512_srli_epi16(q, 4)", "_mm512_srli_epi16(q, 3)"),
      ("if (kind == Q4_1) sum[c] += (vec)", "if (kind == Q4_0) sum[c] += (vec)"), ("if (b < end) add", "if (0) add"),
-     ("if (b < blocks)\n", "if (0)\n")],
+     ("if (b < blocks)\n", "if (0)\n"), ("unpackhi_pd(a, b)", "unpacklo_pd(a, b)"), ("(a, b, 0xdd)", "(a, b, 0x88)"),
+     ("add_square(s, w, x, k, 32,", "add_square(s, w, x, k, 0,"), ("add_ps(even[n], s[n])", "add_ps(s[n], s[n])"),
+     ("write_eight(out + 8,", "write_eight(out,"), ("read_one(job->bias, i + r, 1)", "read_one(job->bias, i, 1)"),
+     ("out + 4 * c, 8)", "out, 8)"), ("x + 4 * b + 32 * c", "x + 4 * b + 32")],
 )
 def test_a_kernel_of_many_numbers_that_is_wrong_does_not_count(fresh, tmp_path, right, wrong):
     found = find_changed(fresh, tmp_path, "avx512_bf16", "row_products.c", right, wrong)

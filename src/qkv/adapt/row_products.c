@@ -442,7 +442,8 @@ INLINE void add_pairs(vec *sum, int wide, const uint16_t *w, const uint16_t *x) 
     sum[c] = (vec)_mm512_dpbf16_ps((__m512)sum[c], q, (__m512bh)_mm512_loadu_si512(x + 32 * c));
 }
 
-/* multiply_tile of one row of weights where x lies in pairs of bf16: two sums, as a single one would wait for itself. */
+/* multiply_tile of one row of weights where x lies in pairs of bf16: its even blocks have one sum and the odd ones another,
+   as a single one would wait for itself. */
 INLINE void multiply_pairs(const Job *job, int wide, int64_t i, int64_t m, int64_t real) {
   const int64_t k = job->k, ahead = (1 + 4096 / k) * k;
   const uint16_t *w = (const uint16_t *)job->weight + i * k, *x = (const uint16_t *)job->laid + m * k;
@@ -458,6 +459,70 @@ INLINE void multiply_pairs(const Job *job, int wide, int64_t i, int64_t m, int64
   for (int c = 0; c < wide; c++)
     if (c < real) write_sum(job, BF16, i, m + c, add_up(sum[0][c] + sum[1][c]));
 }
+
+/* The sum of the lanes of each of 16 vectors, added as add_up does: that of number 4 * r + c in lane 4 * c + r. */
+INLINE __m512 add_up_all(const __m512 s[16]) {
+  __m512 t[8], u[4], v[2];
+#pragma GCC unroll 8
+  for (int n = 0; n < 8; n++) {
+    __m512 a = s[2 * n], b = s[2 * n + 1];
+    t[n] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; n++) {
+    __m512 a = t[2 * n], b = t[2 * n + 1];
+    u[n] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+#pragma GCC unroll 2
+  for (int n = 0; n < 2; n++) {
+    __m512d a = _mm512_castps_pd(u[2 * n]), b = _mm512_castps_pd(u[2 * n + 1]);
+    v[n] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  return _mm512_add_ps(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
+}
+
+/* The sums of four rows of weights with four of x over every second block from number b on. For each block `lines` of
+   what comes later are fetched, from `later` on, so that reading goes on while numbers are multiplied. */
+INLINE const uint16_t *add_square(__m512 s[16], const uint16_t *w, const uint16_t *x, int64_t k, int64_t b,
+                                  const uint16_t *later, int64_t lines) {
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n++) s[n] = _mm512_setzero_ps();
+  for (; b < k; b += 64) {
+    for (int64_t n = 0; n < lines; n++, later += 32) __builtin_prefetch(later);
+    __m512bh q[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) q[r] = (__m512bh)_mm512_loadu_si512(w + r * k + b);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+      __m512bh y = (__m512bh)_mm512_loadu_si512(x + 4 * b + 32 * c);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; r++) s[4 * r + c] = _mm512_dpbf16_ps(s[4 * r + c], q[r], y);
+    }
+  }
+  return later;
+}
+
+/* multiply_tile of four rows of weights and four of x in pairs, each added up as in multiply_pairs: first the even blocks,
+   then the odd ones, as there are no registers for both sums. Each four of x fetch their share of the next weights. */
+INLINE void multiply_square(const Job *job, int64_t i, int64_t m, int64_t real) {
+  const int64_t k = job->k, fours = (job->rows + 3) / 4, lines = (4 + fours - 1) / fours;
+  const uint16_t *w = (const uint16_t *)job->weight + i * k, *x = (const uint16_t *)job->laid + m * k;
+  const uint16_t *later = w + 4 * k + m / 4 * (k / 8) / fours * 32;
+  __m512 s[16], even[16];
+  later = add_square(s, w, x, k, 0, later, lines);
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n++) even[n] = s[n];
+  add_square(s, w, x, k, 32, later, lines);
+#pragma GCC unroll 16
+  for (int n = 0; n < 16; n++) s[n] = _mm512_add_ps(even[n], s[n]);
+  float bias[4] = {0};
+  for (int r = 0; r < 4 && job->bias; r++) bias[r] = read_one(job->bias, i + r, 1);
+  __m512 all = _mm512_add_ps(add_up_all(s), _mm512_broadcast_f32x4(_mm_loadu_ps(bias)));
+  uint16_t out[16];
+  write_eight(out, _mm512_castps512_ps256(all));
+  write_eight(out + 8, _mm512_extractf32x8_ps(all, 1));
+  for (int c = 0; c < 4 && c < real; c++) memcpy((uint16_t *)job->out + (m + c) * job->step + i, out + 4 * c, 8);
+}
 #endif
 
 /* `deep` rows of weights from row i on, times `wide` rows of x from row m on, which lie block by block side by side;
@@ -465,7 +530,8 @@ INLINE void multiply_pairs(const Job *job, int wide, int64_t i, int64_t m, int64
 INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide, int64_t i, int64_t m, int64_t real) {
 #if defined(__AVX512BF16__)
   if (laid == IN_PAIRS) {
-    multiply_pairs(job, wide, i, m, real);
+    if (deep == 4) multiply_square(job, i, m, real);
+    else multiply_pairs(job, wide, i, m, real);
     return;
   }
 #endif
@@ -525,7 +591,8 @@ INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide
    itself as those of fp32 do. */
 INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t i, int64_t m, int64_t left) {
   int deep = wide <= 4 ? 2 : 1;
-  if (LANES == 16) deep = laid == IN_PAIRS || laid == IN_BYTES || (wide <= 2 && kind != FP32) ? 1 : wide <= 4 ? 4 : 2;
+  if (laid == IN_PAIRS) deep = wide == 4 ? 4 : 1;
+  else if (LANES == 16) deep = laid == IN_BYTES || (wide <= 2 && kind != FP32) ? 1 : wide <= 4 ? 4 : 2;
   else if (wide == 1 || (laid == IN_WORDS && wide == 2)) deep = 4;
   int64_t end = i + (left < 4 ? left : 4), real = job->rows - m;
   for (; i + deep <= end; i += deep) multiply_tile(job, kind, laid, deep, wide, i, m, real);
@@ -534,17 +601,15 @@ INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t 
 
 INLINE int how_laid(const Job *job) { return job->narrow ? LAID(job->kind) : SINGLE; }
 
-INLINE int64_t widest(int laid, int64_t k) { /* in pairs, rows of x that the first cache holds */
-  return laid == IN_WORDS || (laid == IN_PAIRS && k > 2560) ? 4 : MOST;
-}
+INLINE int64_t widest(int laid) { return laid == IN_WORDS || laid == IN_PAIRS ? 4 : MOST; }
 
 /* Rows of x that are multiplied together where so many are left: some may only fill. */
-INLINE int64_t choose_width(int laid, int64_t k, int64_t left) { return left < 3 ? left : left < 5 ? 4 : widest(laid, k); }
+INLINE int64_t choose_width(int laid, int64_t left) { return left < 3 ? left : left < 5 ? 4 : widest(laid); }
 
 #define WIDTH(kind, laid, wide) case wide: multiply_rows(job, kind, laid, wide, i, m, left); break;
 #define WAY(kind, laid, name) \
   static void name(const Job *job, int64_t i, int64_t m, int64_t left) { \
-    switch (choose_width(laid, job->k, job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
+    switch (choose_width(laid, job->rows - m)) { WIDTH(kind, laid, 1) WIDTH(kind, laid, 2) WIDTH(kind, laid, 4) \
                                            WIDTH(kind, laid, 8) } \
   }
 #define BOTH(kind) WAY(kind, SINGLE, wide_##kind) WAY(kind, LAID(kind), narrow_##kind)
@@ -555,7 +620,7 @@ static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narr
 
 static void multiply_part(const Job *job, int64_t from, int64_t to) {
   int laid = how_laid(job);
-  int64_t most = widest(laid, job->k), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
+  int64_t most = widest(laid), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
   for (int64_t next = from; next < to; next += block) /* the weights of these rows stay in the cache */
     for (int64_t m = 0; m < job->rows; m += most)
       for (int64_t i = next; i < to && i < next + block; i += 4) WAYS[job->kind][job->narrow](job, i, m, to - i);
@@ -589,7 +654,7 @@ static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64
 static void lay_out_group(const Job *job, int64_t m) {
   const int laid = how_laid(job);
   void *to = job->laid;
-  int64_t k = job->k, wide = choose_width(laid, job->k, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
+  int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
 #if LANES >= 8
   if (laid == IN_BYTES) {
     Bytes *bytes = (Bytes *)to + m * byte_groups(k);
@@ -627,7 +692,7 @@ static void lay_out_group(const Job *job, int64_t m) {
 static void lay_out_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
   for (int64_t n = 0; n < count; n++) {
     if (n && jobs[n].kind == jobs[n - 1].kind) continue;
-    int64_t most = widest(how_laid(jobs + n), jobs[n].k), groups = (jobs[n].rows + most - 1) / most;
+    int64_t most = widest(how_laid(jobs + n)), groups = (jobs[n].rows + most - 1) / most;
     for (int64_t g = (groups * number + threads - 1) / threads; g < (groups * (number + 1) + threads - 1) / threads; g++)
       lay_out_group(jobs + n, g * most);
   }
