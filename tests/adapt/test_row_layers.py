@@ -16,6 +16,8 @@ from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.step import Inputs
 from qkv.generation.engine import Engine, Settings
+from qkv.generation.pages import Paged
+from qkv.generation.scheduler import Limits
 from qkv.generation.sequence import DecodeOptions
 from qkv.spec import Rotary
 
@@ -324,6 +326,33 @@ def test_an_engine_of_many_rows_reads_its_pages_so(windows, monkeypatch):
         texts.append([handle.result().tokens for handle in handles])
     assert texts[0] == texts[1] == texts[2]
     assert calls
+
+
+@able
+@pytest.mark.parametrize("windows", [(None, None), (4, 3)])
+@pytest.mark.parametrize("fault", ["", "a key too few"])
+def test_a_few_tokens_of_a_prompt_are_rows_among_those_that_write(windows, fault, monkeypatch):
+    core, twin = build(masks=tuple(spec.Mask("causal", window) for window in windows))
+    row_layers.use_rows(twin)
+    rows, run, find = [], row_layers.step_blocks, Paged.find_read
+    monkeypatch.setattr(row_layers, "step_blocks", lambda *a: (rows.append(len(a[2])), run(*a))[1])
+
+    def misread(self, window):
+        places, lengths = find(self, window)
+        return places, [max(1, n - 1) for n in lengths] if fault else lengths
+
+    monkeypatch.setattr(Paged, "find_read", misread)
+    texts, logprobs = [], []
+    for one in (core.double(), twin):
+        engine = Engine(one, Settings(tokens=256, page_size=4, limits=Limits(beside=5)))
+        handles = [engine.submit([3, 1, 4], DecodeOptions(12)), engine.submit([2, 7, 1], DecodeOptions(12))]
+        engine.step()
+        handles.append(engine.submit([(7 * n) % 50 for n in range(33)], DecodeOptions(4)))
+        found = [handle.result() for handle in handles]
+        texts.append([one.tokens for one in found])
+        logprobs += [torch.tensor([p for one in found for p in one.logprobs])]
+    assert 7 in rows
+    assert (texts[0] == texts[1] and (logprobs[0] - logprobs[1]).abs().max() < 1e-4) != bool(fault)
 
 
 @able

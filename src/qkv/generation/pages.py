@@ -27,6 +27,7 @@ from qkv.core.masks import AttentionBias, MaskContext, build_mask
 from qkv.core.step import Step
 
 BLOCK = 128  # tokens of a prompt that are read in a pass of their own, where results do not depend on company
+FEW = 16  # new tokens of a text up to which each is a row that reads its keys alone, as single tokens do
 
 
 @dataclass(eq=False)
@@ -174,7 +175,7 @@ class Paged(Cache):
     Rows may belong to one text, at different positions. Each text is read alone, as it lies in its pages: a view where
     they lie side by side. What a row reads, and in which shape, depends on its position and on nothing beside it; but
     not where `gather` allows that rows of like length are copied together and read at once, nor where a text has
-    several new tokens.
+    more than a few new tokens.
     """
 
     def __init__(self, pages: Pages, *, gather: bool = False) -> None:
@@ -197,6 +198,9 @@ class Paged(Cache):
         self.written, self.slots = slots, torch.tensor(slots, device=self.pages.device)
         self.read: dict[int | None, tuple[list[int | Tensor], list[int]]] = {}  # by window
         self.alike: dict[tuple[int | None, tuple[int, ...]], Places] = {}  # of layers by window and strides
+        # rows that compiled kernels read one by one: all, or the single tokens, which come first
+        few = all(text.tokens <= FEW for text in texts)
+        self.apart = len(self.ends) if few else sum(text.tokens == 1 for text in texts)
         self.all = self.join_slots() if together else None
         self.places = [self.locate(text) for text in texts] if self.all is None else []
         return self
@@ -299,25 +303,26 @@ class Paged(Cache):
             row += text.tokens
         return torch.cat(found)
 
-    def find_read(self, count: int, window: int | None) -> tuple[list[int | Tensor], list[int]]:
-        """Of the first rows, the slots that each reads within a window: the first, or all; and how many."""
+    def find_read(self, window: int | None) -> tuple[list[int | Tensor], list[int]]:
+        """Of the rows that are read apart, the slots that each reads within a window: the first, or all; how many."""
         if window not in self.read:
-            ends = self.ends[:count]
+            ends = self.ends[: self.apart]
             begins = [max(0, end - window) if window else 0 for end in ends]
+            places = (place for place, text in zip(self.places, self.texts, strict=True) for _ in range(text.tokens))
             self.read[window] = (
                 [place + begin if isinstance(place, int) else place[begin:]
-                 for place, begin in zip(self.places, begins, strict=False)],
+                 for place, begin in zip(places, begins, strict=False)],
                 [end - begin for end, begin in zip(ends, begins, strict=True)])
         return self.read[window]
 
     def place_rows(self, layer: int, window: int | None) -> Keys | None:
-        """Where single tokens of all texts read and write; None where rows are read together, or are more."""
-        if self.all is not None or len(self.ends) != len(self.texts) or layer not in self.pages.storage:
+        """Where all rows read and write; None where some are read together."""
+        if self.all is not None or self.apart < len(self.ends) or layer not in self.pages.storage:
             return None
         k, v = self.pages.storage[layer]
         steps = k.stride(0), v.stride(0), k.stride(1), v.stride(1)
         if (key := (window, steps)) not in self.alike:
-            places, lengths = self.find_read(len(self.ends), window)
+            places, lengths = self.find_read(window)
             first = [place if isinstance(place, int) else 0 for place in places]
             slots = [0 if isinstance(place, int) else place.data_ptr() for place in places]
             starts, to = (([at * steps[0] for at in row], [at * steps[1] for at in row])
@@ -326,14 +331,14 @@ class Paged(Cache):
         return Keys(k, v, self.alike[key])
 
     def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
-        """The texts of one token, which come first, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
-        rule, count = at.spec.mask, sum(text.tokens == 1 for text in self.texts)
+        """The rows that are read apart, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
+        rule, count = at.spec.mask, self.apart
         if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q) or not count:
             return None
         k, v = self.pages.storage[at.layer]
         found = native.library() if k.dtype == q.dtype and q.stride(1) == q.shape[3] and q.stride(3) == 1 else None
         if found is None:
             return None
-        places, lengths = self.find_read(count, rule.window)
+        places, lengths = self.find_read(rule.window)
         z = row_ops.attend_pages(found, q[:count], k, v, places, lengths, scale=at.scale, cap=at.spec.cap or 0.0)
         return z.view(count, *q.shape[1:3], -1)
