@@ -319,7 +319,8 @@ def test_an_engine_of_many_rows_reads_its_pages_so(windows, monkeypatch):
     for one, by_parts in ((core.double(), False), (twin, False), (twin, True)):
         if by_parts:
             assert 5 in whole
-            assert not calls
+            assert len(calls) == 2  # of each block in the first pass, before there are pages to write to
+            calls.clear()
             monkeypatch.setattr(row_layers, "find_keys", lambda *_: None)
         engine = Engine(one, Settings(tokens=256, page_size=4))
         handles = [engine.submit([3, 1, 4, n], DecodeOptions(8)) for n in range(5)]

@@ -27,7 +27,7 @@ from qkv.core.masks import AttentionBias, MaskContext, build_mask
 from qkv.core.step import Step
 
 BLOCK = 128  # tokens of a prompt that are read in a pass of their own, where results do not depend on company
-FEW = 16  # new tokens of a text up to which each is a row that reads its keys alone, as single tokens do
+MOST_SINGLE = 16  # new tokens of a text up to which each is a row that reads its keys alone, as single tokens do
 
 
 @dataclass(eq=False)
@@ -199,8 +199,8 @@ class Paged(Cache):
         self.read: dict[int | None, tuple[list[int | Tensor], list[int]]] = {}  # by window
         self.alike: dict[tuple[int | None, tuple[int, ...]], Places] = {}  # of layers by window and strides
         # rows that compiled kernels read one by one: all, or the single tokens, which come first
-        few = all(text.tokens <= FEW for text in texts)
-        self.apart = len(self.ends) if few else sum(text.tokens == 1 for text in texts)
+        few = all(text.tokens <= MOST_SINGLE for text in texts)
+        self.single_rows = len(self.ends) if few else sum(text.tokens == 1 for text in texts)
         self.all = self.join_slots() if together else None
         self.places = [self.locate(text) for text in texts] if self.all is None else []
         return self
@@ -306,7 +306,7 @@ class Paged(Cache):
     def find_read(self, window: int | None) -> tuple[list[int | Tensor], list[int]]:
         """Of the rows that are read apart, the slots that each reads within a window: the first, or all; how many."""
         if window not in self.read:
-            ends = self.ends[: self.apart]
+            ends = self.ends[: self.single_rows]
             begins = [max(0, end - window) if window else 0 for end in ends]
             places = (place for place, text in zip(self.places, self.texts, strict=True) for _ in range(text.tokens))
             self.read[window] = (
@@ -317,7 +317,7 @@ class Paged(Cache):
 
     def place_rows(self, layer: int, window: int | None) -> Keys | None:
         """Where all rows read and write; None where some are read together."""
-        if self.all is not None or self.apart < len(self.ends) or layer not in self.pages.storage:
+        if self.all is not None or self.single_rows < len(self.ends) or layer not in self.pages.storage:
             return None
         k, v = self.pages.storage[layer]
         steps = k.stride(0), v.stride(0), k.stride(1), v.stride(1)
@@ -332,7 +332,7 @@ class Paged(Cache):
 
     def attend_compiled(self, q: Tensor, at: Attention | Latent) -> Tensor | None:
         """The rows that are read apart, in one compiled pass [B, H, 1, W]; None without a kernel for it."""
-        rule, count = at.spec.mask, self.apart
+        rule, count = at.spec.mask, self.single_rows
         if isinstance(at, Latent) or rule.kind == "memory" or not is_plain(q) or not count:
             return None
         k, v = self.pages.storage[at.layer]
