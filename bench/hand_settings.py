@@ -2,9 +2,10 @@
 
 Each run is `qkv train FILE training.seconds=S` in a process of its own, bound to one core (as many at a time as there
 are cores), first without a word, then with settings drawn from SPACE (`--hands`, by `--seed`). Judged by BLEU on test
-rows for pairs (Multi30k English to German, Tatoeba Chinese to English), by nats a character of the held-out end for
-text (tiny shakespeare), each whole or cut to its first `rows` (of text: characters), such as multi30k:5000.
-    python bench/hand_settings.py --sets multi30k tatoeba:5000 shakespeare --seconds 180 --hands 30
+rows for pairs (Multi30k English to German, Tatoeba Chinese to English), by accuracy on test rows for labels (the sets
+of own_labels.py), by nats a character of the held-out end for text (tiny shakespeare, 红楼梦), each whole or cut to its
+first `rows` (of text: characters), such as multi30k:5000.
+    python bench/hand_settings.py --sets multi30k tatoeba:5000 sst2:2000 shakespeare --seconds 180 --hands 30
 """
 
 import argparse
@@ -22,32 +23,45 @@ from queue import Queue
 from typing import Any
 
 import harness
-from own_pairs import SETS, write_split
+import own_labels
+import own_pairs
 
 SPACE: dict[str, tuple[Any, ...]] = {
     "model.width": (64, 96, 128, 192, 256), "model.layers": (1, 2, 3, 4), "model.dropout": (0, 0.1, 0.2, 0.3),
     "training.lr": (0.002, 0.004, 0.008), "training.tokens": (512, 1024, 2048),
     "training.optimizer": ("muon", "muon", "adamw"),  # the better one twice
 }
-PAIRS = {"tokenizer.size": (1000, 2000, 4000, 8000), "training.label_smoothing": (0, 0.1)}
-TEXT = {"model.context": (64, 128, 256)}
+KINDS: dict[str, dict[str, tuple[Any, ...]]] = {  # what else is drawn
+    "bleu": {"tokenizer.size": (1000, 2000, 4000, 8000), "training.label_smoothing": (0, 0.1)},
+    "accuracy": {"tokenizer.size": (1000, 4000, 16000), "training.label_smoothing": (0, 0.1)},
+    "nats": {"model.context": (64, 128, 256)},
+}
+TEXTS = {"shakespeare": ("tinyshakespeare", "input.txt"), "hongloumeng": ("chinese_novels", "hongloumeng.txt")}
+
+
+def find_measure(name: str) -> str:
+    """What judges a set: bleu, accuracy or nats."""
+    return "bleu" if name in own_pairs.SETS else "nats" if name in TEXTS else "accuracy"
 
 
 def draw_settings(name: str, count: int, seed: int) -> list[list[str]]:
     """No words, then so many lists of settings drawn by lot."""
-    lot, space = random.Random(seed), SPACE | (PAIRS if name in SETS else TEXT)
+    lot, space = random.Random(seed), SPACE | KINDS[find_measure(name)]
     hands = [[f"{key}={lot.choice(values)}" for key, values in space.items()] for _ in range(count)]
     return [[], *hands]
 
 
 def write_data(name: str, rows: int, folder: Path) -> Path:
-    """The file to learn from; of pairs also the two sides of the test."""
-    file = folder / ("train.tsv" if name in SETS else "train.txt")
-    if name in SETS:
-        pairs = write_split(name, folder, rows)["train"]
+    """The file to learn from; of pairs also the two sides of the test, of labels the test."""
+    measure = find_measure(name)
+    if measure == "accuracy":
+        return own_labels.write_split(name, folder, rows)[0]
+    file = folder / ("train.tsv" if measure == "bleu" else "train.txt")
+    if measure == "bleu":
+        pairs = own_pairs.write_split(name, folder, rows)["train"]
         file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
     else:
-        text = Path(os.environ["QKV_DATA"], "lm", "tinyshakespeare", "input.txt").read_text(encoding="utf-8")
+        text = Path(os.environ["QKV_DATA"], "lm", *TEXTS[name]).read_text(encoding="utf-8")
         file.write_text(text[:rows], encoding="utf-8")
     return file
 
@@ -67,10 +81,14 @@ def run_one(words: list[str], *, name: str, file: Path, seconds: float, cores: "
             events = [json.loads(line) for line in log]
             steps = max(event["step"] for event in events if event["kind"] == "step")
             found: dict[str, Any] = {"words": words, "steps": steps}
-            if name not in SETS:
-                losses = [event["loss"] for event in events if event["kind"] == "evaluation"]
-                return found | {"nats": round(min(losses), 3)}
-            return found | {"bleu": judge_pairs([*bound, *qkv, "translate", f"{out}/model", "-q"], file.parent, own)}
+            measure = find_measure(name)
+            if measure == "nats":
+                value = round(min(event["loss"] for event in events if event["kind"] == "evaluation"), 3)
+            elif measure == "accuracy":
+                value = judge_labels([*bound, *qkv, "eval", f"{out}/model", "--accuracy"], file, own)
+            else:
+                value = judge_pairs([*bound, *qkv, "translate", f"{out}/model", "-q"], file.parent, own)
+            return found | {measure: value}
     finally:
         cores.put(core)
 
@@ -87,6 +105,13 @@ def judge_pairs(translate: list[str], folder: Path, own: dict[str, str]) -> floa
     return round(sacrebleu.corpus_bleu(lines, [wanted]).score, 2)
 
 
+def judge_labels(evaluate: list[str], file: Path, own: dict[str, str]) -> float:
+    """Accuracy on the test rows."""
+    test = file.with_name(f"{file.stem}-test.tsv")
+    done = subprocess.run([*evaluate, str(test), "--json"], capture_output=True, check=True, env=own)
+    return round(json.loads(done.stdout)["accuracy"], 4)
+
+
 def compare(which: str, given: argparse.Namespace) -> dict[str, Any]:
     """The default and the drawn settings on one set, and the default's share of the best."""
     name, _, rows = which.partition(":")
@@ -100,10 +125,10 @@ def compare(which: str, given: argparse.Namespace) -> dict[str, Any]:
         for one in pool.map(run, draw_settings(name, given.hands, given.seed)):
             found.append(one)
             print(which, one, flush=True)
-    key = "bleu" if name in SETS else "nats"
+    key = find_measure(name)
     judged = [one[key] for one in found[1:] if key in one]
-    own, best = found[0][key], max(judged) if key == "bleu" else min(judged)
-    share = (own / best if best else None) if key == "bleu" else best / own
+    own, best = found[0][key], min(judged) if key == "nats" else max(judged)
+    share = best / own if key == "nats" else own / best if best else None
     return {"default": own, "best": best, "of_best": share and round(share, 3), "runs": found}
 
 
