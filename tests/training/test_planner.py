@@ -2,6 +2,7 @@
 
 import random
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,34 @@ def test_a_vocabulary_of_words_learns_what_an_unknown_one_means() -> None:
     assert choose(facts, "bert")["training.rare_words"] == 1.0
     for other in ({"tokenizer__kind": "bpe"}, {"tokenizer__of": "demo"}, {"base": "demo-bert"}):  # these know all text
         assert "training.rare_words" not in choose(facts, "bert", **other)
+
+
+@pytest.mark.parametrize(("kind", "family"), [("labels", "bert"), ("pairs", "marian")])
+@pytest.mark.parametrize("unspaced", [0.0, 0.5])
+def test_rows_of_single_words_are_learnt_letter_by_letter(kind: str, family: str, unspaced: float) -> None:
+    facts = Facts(kind, kind, 3000, 30_000, 15_000, 60, unspaced, 9, recurring=0.1)
+    found, usual = choose(facts, family), choose(replace(facts, recurring=0.4), family)  # as a hundred sentences have
+    assert (found["tokenizer.kind"], usual["tokenizer.kind"] == "char") == ("char", kind == "labels" and unspaced > 0.2)
+    assert found.get("tokenizer.bigrams", False) is (kind == "labels" and not unspaced)
+    assert found["training.steps"] > usual["training.steps"] or unspaced
+    assert choose(facts, family, tokenizer__kind="bpe")["tokenizer.kind"] == "bpe"
+
+
+def test_how_many_words_come_again_is_told_of_the_side_where_fewer_do() -> None:
+    def measured(rows: list[tuple[str, str]]) -> float:
+        return measure_data(Splits(rows, rows), "pairs").recurring
+
+    assert measured([("a b", "x"), ("b c", "x")]) == 0.5  # b twice of four words; of the targets all
+    assert measured([("x", "a b"), ("x", "b c")]) == 0.5
+    assert measured([("我爱学习", "x"), ("他爱学习", "x")]) == 1.0  # no spaces say where words end
+
+
+def test_short_rows_are_read_as_often_as_long_ones() -> None:
+    """Rows are rounded up to four tokens with their end, and steps that do not count that are too few by half."""
+    short = Facts("pairs", "pairs", 5000, 40_000, 20_000, 60, 0.0, 4)
+    steps = choose(short, "marian", tokenizer__kind="char", training__seconds=1e9)["training.steps"]
+    epoch = 5000 * 8 / 1024  # four letters and an end are a row of eight tokens
+    assert 0.75 * 42 <= steps / epoch <= 42.5  # 80 times for 200 rows, fewer for more
 
 
 def test_many_longer_texts_with_labels_are_learnt_by_a_wide_layer(monkeypatch: pytest.MonkeyPatch) -> None:

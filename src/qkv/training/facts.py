@@ -1,6 +1,8 @@
 """What training data are: their kind, how much there is and how long texts are. Next: planner.py."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qkv.data.shards import Mixture
@@ -26,6 +28,7 @@ class Facts:
     unspaced: float  # the share of characters of scripts that put no spaces between words
     longest: int  # characters of a source, which one row in a hundred exceeds
     share: float = 0.0  # of the rows, held out because nobody said which
+    recurring: float = 1.0  # the share of words that come more than once, on the side where fewer do
 
 
 def measure_data(splits: Splits, objective: str) -> Facts:
@@ -50,4 +53,14 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     letters = sum(map(len, targets)) or len(text)
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
-                 lengths[int(0.99 * (len(lengths) - 1))], splits.share)
+                 lengths[int(0.99 * (len(lengths) - 1))], splits.share,
+                 min(measure_recurring(side) for side in (sources, targets)))
+
+
+def measure_recurring(texts: Sequence[str]) -> float:
+    """The share of words, as spaces part them, that come more than once; 1.0 where the script writes no spaces."""
+    text = " ".join(texts)
+    if not texts or len(UNSPACED.findall(text)) > 0.2 * len(text):
+        return 1.0
+    counts = Counter(text.split())
+    return sum(n for n in counts.values() if n > 1) / max(1, counts.total())

@@ -38,6 +38,7 @@ LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # 
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
 BIGRAMS = 8e4  # characters of Chinese text with labels, from which on bigrams come often enough
+RECURRING = 0.3  # of the words: where fewer come again, letters are learnt from; a hundred sentences have 0.4 to 0.7
 HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
 
 
@@ -70,7 +71,10 @@ class Planner:
         f, crowded = self.facts, self.facts.unspaced > 0.2
         size = round(280 + 0.6 * f.characters**0.6)
         kind, why = "bpe", Message("pieces that {characters:,} characters show often enough", characters=f.characters)
-        if f.kind == "labels" and not crowded:
+        if f.kind in ("labels", "pairs") and f.recurring < RECURRING:
+            kind, size = "char", f.alphabet + 100
+            why = Message("most words come only once: what they have in common are their letters")
+        elif f.kind == "labels" and not crowded:
             kind, size, why = "word", 20_000, Message("whole words tell labels apart better than pieces do")
         elif f.kind in ("labels", "plain text") and f.characters < 3e6:
             kind, size = "char", f.alphabet + 100
@@ -85,7 +89,7 @@ class Planner:
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
             why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
             self.choose("training.rare_words", 1.0, why_unknown)
-            if crowded and kind == "char" and f.characters >= BIGRAMS:
+            if kind == "char" and (f.characters >= BIGRAMS or not crowded):
                 why_bigrams = Message("two characters together say what neither does")
                 bigrams = self.choose("tokenizer.bigrams", True, why_bigrams)
         size += 40_000 if bigrams else 0
@@ -172,7 +176,8 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = pace is not None, max(1, f.rows)
-        labels = 1500 if f.unspaced > 0.2 else 600  # what characters mean together takes longer
+        single = f.recurring < RECURRING
+        labels = 1500 if f.unspaced > 0.2 or single else 600  # what characters mean together takes longer
         least = {"pairs": 200, "labels": labels}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
@@ -182,7 +187,9 @@ class Planner:
             passes = 24 * (rows / 250) ** -0.7
             self.choose("training.keep", "last", Message("so few conversations are learnt by heart"))
         tokens = self.choose("training.tokens", self.tokens, Message("small steps learn more in the same time"))
-        epoch = max(1.0, (f.letters if f.kind == "pairs" else f.characters) / each / 0.9)  # a tenth is padding
+        longer = max(f.letters, f.characters - f.letters) if f.kind == "pairs" else f.characters
+        # a row of a pair has an end, and its longer side is rounded up to fours; elsewhere a tenth is padding
+        epoch = max(1.0, longer / each + 2.5 * rows if f.kind == "pairs" else longer / each / 0.9)
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), self.seconds
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
         refit = given.get("training.refit", 0.0)
@@ -241,7 +248,8 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         spec = replace(shape.spec(size), head=None) if labels else shape.spec(size)
         source, target = ((facts.characters - facts.letters) / rows, facts.letters / rows)
         lengths = (target, 0.0) if labels else (source, target) if facts.kind == "pairs" else (0.0, TYPICAL * each)
-        cut = tuple(min(spec.context or TYPICAL, math.ceil(n / each)) for n in lengths)
+        end = 1 if facts.kind == "pairs" else 0
+        cut = tuple(min(spec.context or TYPICAL, 4 * math.ceil((n / each + end) / 4) if n else 0) for n in lengths)
         count = max(1, planner.tokens // max(1, cut[1] or cut[0]))
         return time_training_step(spec, optimizer, count, cut, least)  # type: ignore[arg-type]
 
