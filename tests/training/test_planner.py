@@ -71,6 +71,16 @@ def test_rows_of_single_words_are_learnt_letter_by_letter(kind: str, family: str
     assert found.get("tokenizer.bigrams", False) is (kind == "labels" and not unspaced)
     assert found["training.steps"] > usual["training.steps"] or unspaced
     assert choose(facts, family, tokenizer__kind="bpe")["tokenizer.kind"] == "bpe"
+    assert kind == "labels" or found["model.dropout"] == 0.1 < usual["model.dropout"]
+
+
+def test_short_answers_are_judged_by_how_many_are_right() -> None:
+    facts = Facts("pairs", "pairs", 3000, 90_000, 45_000, 60, 0.0, 20)
+    assert choose(replace(facts, answer=3.9), "marian")["training.metric"] == "exact_match"
+    assert choose(replace(facts, answer=4.0), "marian")["training.metric"] == "bleu"
+    rows = [("how much is 1 and 2", "3"), ("我爱你", "我爱你")]
+    assert measure_data(Splits(rows, rows), "pairs").answer == 2.0  # a word and three Chinese characters
+    assert measure_data(Splits(rows, rows), "labels").answer > 4  # they have no targets to write
 
 
 def test_how_many_words_come_again_is_told_of_the_side_where_fewer_do() -> None:

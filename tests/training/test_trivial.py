@@ -4,13 +4,16 @@ import json
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from qkv.cli import main
 from qkv.training import recipes, trivial
+from qkv.training.run import Check
 from qkv.training.settings import Settings
+from qkv.training.splits import Splits
 
 TINY = ["model.width=16", "model.layers=1", "model.ffn=32", "model.heads=2", "training.precision=fp32"]
 PAIRS = [(f"red {a} {b} x y z w v", f"rot {a} {b} x y z w v") for a in "abcdefgh" for b in "klmnopqr"]
@@ -67,6 +70,18 @@ def test_pairs_are_compared_with_copies_and_neighbours(tmp_path: Path) -> None:
     assert found.keys() == {"metric", "model", "copy", "nearest", "rows", "beats_trivial"}
     assert min(found["nearest"], found["copy"]) > 20 > found["model"]
     assert "learnt nothing" in done.verdict.faults[-1]
+
+
+def test_answers_of_few_words_are_judged_by_how_many_are_right() -> None:
+    rows = [(f"{a}+{b}", str(a + b)) for a in range(30) for b in range(30)]
+    made = SimpleNamespace(splits=Splits(rows[::2], rows[1::2]), run=SimpleNamespace(check=Check()))
+    found, said, wrong = trivial.judge_pairs(made, {"bleu": 0.0, "exact_match": 0.9})  # type: ignore[arg-type]
+    assert (found["metric"], found["model"], found["copy"], wrong) == ("exact_match", 0.9, 0.0, None)
+    assert "90.0%" in str(said)
+    nothing = trivial.judge_pairs(made, {"bleu": 0.0, "exact_match": 0.0})[2]  # type: ignore[arg-type]
+    assert nothing is not None
+    longer = SimpleNamespace(splits=Splits(PAIRS[::2], PAIRS[1::2]), run=SimpleNamespace(check=Check()))
+    assert trivial.judge_pairs(longer, {"bleu": 0.0, "exact_match": 0.9})[0]["metric"] == "bleu"  # type: ignore[arg-type]
 
 
 def test_text_is_compared_with_unigrams_and_five_grams(tmp_path: Path) -> None:

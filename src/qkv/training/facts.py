@@ -1,5 +1,6 @@
 """What training data are: their kind, how much there is and how long texts are. Next: planner.py."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from qkv.training.splits import Splits
 LOOKED = 20_000  # rows that are measured, evenly over all
 SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so many places
 UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
+WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
+TYPICAL = 64  # tokens of a row of plain text that is timed
+FEW_WORDS = 4  # texts of fewer have no four words together, which BLEU counts
 LABELLED = ("labels", "similarity", "choice")
 
 
@@ -29,6 +33,17 @@ class Facts:
     longest: int  # characters of a source, which one row in a hundred exceeds
     share: float = 0.0  # of the rows, held out because nobody said which
     recurring: float = 1.0  # the share of words that come more than once, on the side where fewer do
+    answer: float = math.inf  # words of a target
+
+    def measure_row(self, each: float, context: int | None) -> tuple[int, int]:
+        """The tokens of a source and of a target (0: none) in an average row, whose tokens have `each` characters."""
+        rows, source, end = max(1, self.rows), self.characters - self.letters, 0
+        lengths = (0.0, TYPICAL * each)
+        if self.kind in ("labels", "pairs"):
+            lengths, end = ((self.letters / rows, 0.0), 0) if self.kind == "labels" else (
+                (source / rows, self.letters / rows), 1)
+        first, second = (min(context or TYPICAL, 4 * math.ceil((n / each + end) / 4) if n else 0) for n in lengths)
+        return first, second
 
 
 def measure_data(splits: Splits, objective: str) -> Facts:
@@ -54,7 +69,12 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
-                 min(measure_recurring(side) for side in (sources, targets)))
+                 min(measure_recurring(side) for side in (sources, targets)), count_words(targets))
+
+
+def count_words(texts: Sequence[str]) -> float:
+    """How many words a text has on average; each Chinese character is one."""
+    return sum(len(WORDS.findall(text)) for text in texts) / len(texts) if texts else math.inf
 
 
 def measure_recurring(texts: Sequence[str]) -> float:

@@ -11,15 +11,12 @@ from functools import partial
 from typing import Any
 
 from qkv.messages import Message
-from qkv.training.facts import Facts
+from qkv.training.facts import FEW_WORDS, Facts
 from qkv.training.machine import time_training_step
 from qkv.training.shape import Shape
 
 LONGEST = 1200.0  # seconds of training where none are given
 SURE = 3e9  # floating-point operations a second that any machine does: shorter runs are not timed
-TYPICAL = 64  # tokens of a row of plain text that is timed
-TIMED = ("training.steps", "training.warmup", "training.evaluate_every", "model.width", "model.layers", "model.heads",
-         "model.ffn", "model.dropout")  # what the speed of a machine may decide
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
               "metric": "bleu", "average": 3},
@@ -84,14 +81,11 @@ class Planner:
             why = Message("each Chinese character stands for itself: the text is too short to join them")
         if self.given.get("tokenizer.of"):  # its vocabulary is known when it is loaded
             return min(16_000, size), 1.3 if crowded else 4.0
-        kind = self.choose("tokenizer.kind", kind, why)
-        bigrams = self.given.get("tokenizer.bigrams", False)
+        kind, bigrams = self.choose("tokenizer.kind", kind, why), self.given.get("tokenizer.bigrams", False)
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
-            why_unknown = Message("texts to come have words that these lack, which are then read as rare ones were")
-            self.choose("training.rare_words", 1.0, why_unknown)
+            self.choose("training.rare_words", 1.0, Message("words that only later texts have are read as rare ones"))
             if kind == "char" and (f.characters >= BIGRAMS or not crowded):
-                why_bigrams = Message("two characters together say what neither does")
-                bigrams = self.choose("tokenizer.bigrams", True, why_bigrams)
+                bigrams = self.choose("tokenizer.bigrams", True, Message("two characters say what neither does alone"))
         size += 40_000 if bigrams else 0
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
@@ -156,6 +150,8 @@ class Planner:
             lr = high if width <= 256 else low
             usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
+        if usual.get("metric") == "bleu" and f.answer < FEW_WORDS:
+            usual = {**usual, "metric": "exact_match"}  # BLEU counts four words together
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
         return self.given.get("training.optimizer", usual["optimizer"])
@@ -176,8 +172,7 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = pace is not None, max(1, f.rows)
-        single = f.recurring < RECURRING
-        labels = 1500 if f.unspaced > 0.2 or single else 600  # what characters mean together takes longer
+        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # characters mean things together
         least = {"pairs": 200, "labels": labels}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
@@ -187,9 +182,9 @@ class Planner:
             passes = 24 * (rows / 250) ** -0.7
             self.choose("training.keep", "last", Message("so few conversations are learnt by heart"))
         tokens = self.choose("training.tokens", self.tokens, Message("small steps learn more in the same time"))
-        longer = max(f.letters, f.characters - f.letters) if f.kind == "pairs" else f.characters
-        # a row of a pair has an end, and its longer side is rounded up to fours; elsewhere a tenth is padding
-        epoch = max(1.0, longer / each + 2.5 * rows if f.kind == "pairs" else longer / each / 0.9)
+        epoch = max(1.0, f.characters / each / 0.9)  # a tenth is padding
+        if f.kind == "pairs":  # the longer side of each with its end, rounded up to fours
+            epoch = max(f.letters, f.characters - f.letters) / each + 2.5 * rows
         steps, seconds = max(least, math.ceil(passes * epoch / tokens)), self.seconds
         why = Message("{passes:.3g} times through the data", passes=steps * tokens / epoch)
         refit = given.get("training.refit", 0.0)
@@ -216,7 +211,8 @@ class Planner:
         if f.kind == "labels":
             dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 else 0.3
         else:
-            dropout = next(rate for most, rate in DROPOUT if passes < most)
+            most = 0.1 if f.recurring < RECURRING else 1.0  # how letters go together is a rule more often than a habit
+            dropout = min(most, next(rate for most, rate in DROPOUT if passes < most))
         why = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
             "so much text is read too few times to be learnt by heart")
         self.choose("model.dropout", dropout, why)
@@ -242,16 +238,12 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
     optimizer = planner.choose_rate(0, new=True)
 
     def time_step(shape: Shape, rate: float, least: float = 0.0) -> float:
-        labels, rows = facts.kind == "labels", max(1, facts.rows)
         if 6 * count_weights(shape, size, facts) * planner.tokens * rate < SURE:
             return 0.0  # any machine makes so many steps a second
-        spec = replace(shape.spec(size), head=None) if labels else shape.spec(size)
-        source, target = ((facts.characters - facts.letters) / rows, facts.letters / rows)
-        lengths = (target, 0.0) if labels else (source, target) if facts.kind == "pairs" else (0.0, TYPICAL * each)
-        end = 1 if facts.kind == "pairs" else 0
-        cut = tuple(min(spec.context or TYPICAL, 4 * math.ceil((n / each + end) / 4) if n else 0) for n in lengths)
-        count = max(1, planner.tokens // max(1, cut[1] or cut[0]))
-        return time_training_step(spec, optimizer, count, cut, least)  # type: ignore[arg-type]
+        spec = replace(shape.spec(size), head=None) if facts.kind == "labels" else shape.spec(size)
+        lengths = facts.measure_row(each, spec.context)
+        count = max(1, planner.tokens // max(lengths[1] or lengths[0], 1))
+        return time_training_step(spec, optimizer, count, lengths, least)
 
     shape = planner.choose_model(size, each, time_step)
     planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)), shape.width)

@@ -21,11 +21,13 @@ from qkv.training import evaluation, loop, refit, run_dir, trivial
 from qkv.training.assemble import Assembly, assemble
 from qkv.training.control import Interrupted, Outcome
 from qkv.training.distributed import Ranks
-from qkv.training.planner import TIMED
 from qkv.training.probes import readings
 from qkv.training.run import PARTS, PLAIN, Run
 from qkv.training.run_dir import Report
 from qkv.training.trivial import Verdict
+
+TIMED = ("training.steps", "training.warmup", "training.evaluate_every", "model.width", "model.layers", "model.heads",
+         "model.ffn", "model.dropout")  # what the speed of a machine may decide
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ check.ngrams asks for it, n-grams of a whole epoch.
 """
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,12 +25,12 @@ from qkv.training.assemble import Assembly
 from qkv.training.compatibility import split_questions
 from qkv.training.control import Outcome
 from qkv.training.evaluation import score_translations
+from qkv.training.facts import FEW_WORDS, WORDS, count_words
 from qkv.training.settings import FLOORS
 
 TOKENS, ROWS = 500_000, 20_000
 ORDER = 5
 PLANNED = ("training.steps", "training.warmup", "training.lr", "training.optimizer", "model.width", "model.layers")
-WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 
 Judged = tuple[dict[str, Any], Message | None, Message | None]  # numbers, they in words, what is wrong
 
@@ -54,7 +53,7 @@ def judge_run(a: Assembly, outcome: Outcome, labels: Accuracy | None) -> Verdict
     if labels:
         trivial, comparison, wrong = judge_labels(labels)
     elif a.splits.kind == "pairs" and a.objective.answers == "texts" and "bleu" in outcome.metrics:
-        trivial, comparison, wrong = judge_pairs(a, outcome.metrics["bleu"])
+        trivial, comparison, wrong = judge_pairs(a, outcome.metrics)
     else:
         trivial, comparison, wrong = judge_text(a, outcome.metrics.get("loss", math.nan))
     s = a.run.training
@@ -80,25 +79,33 @@ def judge_labels(found: Accuracy) -> Judged:
     return {"metric": "accuracy", "model": found.accuracy, "commonest_label": found.majority}, comparison, wrong
 
 
-def judge_pairs(a: Assembly, bleu: float) -> Judged:
-    """A translator beside the source itself and the target of the nearest training source, on an evaluation's pairs."""
+def judge_pairs(a: Assembly, found: Mapping[str, float]) -> Judged:
+    """A translator beside the source itself and the target of the nearest training source, on an evaluation's pairs.
+
+    By BLEU; where targets are too short for four words together, which BLEU counts, by how many come out exactly.
+    """
     pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
     train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
     some, joint = train[:: max(1, math.ceil(len(train) / ROWS))], a.run.check.joint
     sources, wanted = [source for source, _ in pairs], [target for _, target in pairs]
     near = [some[row][1] for row in find_nearest([source for source, _ in some], sources)]
-    copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])["bleu"]
+    metric = "exact_match" if count_words(wanted) < FEW_WORDS else "bleu"
+    copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])[metric]
                      for said in (sources, near))
-    wrong = None
-    if bleu <= FLOORS["bleu"]:
-        wrong = Message("this model has learnt nothing that its translations show (BLEU {model:.2f})", model=bleu)
-    elif bleu <= copy:
+    model, wrong = found[metric], None
+    if model <= FLOORS[metric]:
+        wrong = Message("this model has learnt nothing that its translations show (BLEU {model:.2f})", model=model) if (
+            metric == "bleu") else Message("this model has learnt nothing that its answers show: none is right")
+    elif model <= copy:
         wrong = Message("this model is no better than copying the source")
-    elif bleu <= nearest:
+    elif model <= nearest:
         wrong = Message("this model is no better than the target of the nearest training source")
-    trivial = {"metric": "bleu", "model": bleu, "copy": copy, "nearest": nearest, "rows": len(some)}
-    return trivial, Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
-                            "{rows:,} training sources {nearest:.1f}", **trivial), wrong
+    trivial = {"metric": metric, "model": model, "copy": copy, "nearest": nearest, "rows": len(some)}
+    if metric == "bleu":
+        return trivial, Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
+                                "{rows:,} training sources {nearest:.1f}", **trivial), wrong
+    return trivial, Message("held-out answers exactly right {model:.1%}; the source copied {copy:.1%}, the target of "
+                            "the nearest of {rows:,} training sources {nearest:.1%}", **trivial), wrong
 
 
 def judge_text(a: Assembly, loss: float) -> Judged:

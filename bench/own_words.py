@@ -1,0 +1,140 @@
+"""Rows of single words in one command: `qkv train FILE` with its defaults, on files that are made here by rule.
+
+Pairs: a sum and its result, a string backwards, a noun and its plural, a Chinese numeral and its digits, a date and how
+ISO 8601 writes it; judged by the share of test rows, none of them seen in training, that come out exactly.
+Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), judged by accuracy beside TF-IDF
+with logistic regression over words and over letters (up to four together, within words).
+    python bench/own_words.py --seconds 60 --peers ENV/bin/python
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+
+DIGITS, UNITS = "零一二三四五六七八九", ((1000, "千"), (100, "百"), (10, "十"), (1, ""))
+TEST = 300  # rows
+PEER = """
+import sys
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+(x, y), (a, b) = [zip(*(line.rstrip("\\n").split("\\t") for line in open(p, encoding="utf-8"))) for p in sys.argv[1:3]]
+for unit, most in (("word", 2), ("char_wb", 4)):
+    counts = TfidfVectorizer(ngram_range=(1, most), sublinear_tf=True, analyzer=unit)
+    print(make_pipeline(counts, LogisticRegression(C=10, max_iter=1000)).fit(x, y).score(a, b))
+"""
+Rows = list[tuple[str, str]]
+
+
+def make_sums(lot: random.Random) -> Rows:
+    """Two numbers below a thousand, and their sum."""
+    return [(f"{a}+{b}", str(a + b)) for a, b in ((lot.randrange(1000), lot.randrange(1000)) for _ in range(5000))]
+
+
+def make_backwards(lot: random.Random) -> Rows:
+    """Three to ten letters, and the same from the end."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ("".join(lot.choice(letters) for _ in range(lot.randint(3, 10))) for _ in range(4000))
+    return [(word, word[::-1]) for word in words]
+
+
+def make_plurals(lot: random.Random) -> Rows:
+    """English words and what a rule makes of them."""
+    text = Path(os.environ["QKV_DATA"], "lm", "tinyshakespeare", "input.txt").read_text(encoding="utf-8")
+    words = sorted(set(re.findall(r"[a-z]{4,10}", text)))
+    return [(word, re.sub("([^aeiou])y$", r"\1ie", word) + ("e" if re.search("(s|x|ch|sh)$", word) else "") + "s")
+            for word in lot.sample(words, 3000)]
+
+
+def spell_number(number: int) -> str:
+    """A number below ten thousand in Chinese."""
+    said = "".join(DIGITS[digit] + unit if digit else DIGITS[0]
+                   for size, unit in UNITS for digit in [number // size % 10])
+    return re.sub(f"{DIGITS[0]}+", DIGITS[0], said).strip(DIGITS[0]) or DIGITS[0]
+
+
+def make_numerals(lot: random.Random) -> Rows:
+    """Chinese numerals and their digits."""
+    return [(spell_number(number), str(number)) for number in lot.sample(range(10_000), 3000)]
+
+
+def make_dates(lot: random.Random) -> Rows:
+    """Dates as people write them, and in ISO 8601."""
+    ways = ("{0.day} {0:%B} {0.year}", "{0:%B} {0.day}, {0.year}", "{0:%d/%m/%Y}", "{0.day}. {0:%B} {0.year}")
+    days = (datetime.date(1900, 1, 1) + datetime.timedelta(lot.randrange(60_000)) for _ in range(4000))
+    return [(lot.choice(ways).format(day), day.isoformat()) for day in days]
+
+
+def make_languages(lot: random.Random) -> Rows:
+    """Words of four languages with the language of each."""
+    folder, words = Path(os.environ["QKV_DATA"], "mt", "multi30k"), dict[str, set[str]]()
+    for name in ("en", "de", "fr", "cs"):
+        text = (folder / f"train.{name}").read_text(encoding="utf-8").lower()
+        words[name] = set(re.findall(r"[^\W\d_]{4,}", text))
+    own = {name: some.difference(*(more for n, more in words.items() if n != name)) for name, some in words.items()}
+    return [(word, name) for name, some in own.items() for word in lot.sample(sorted(some), 1200)]
+
+
+PAIRS: dict[str, Callable[[random.Random], Rows]] = {
+    "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "numerals": make_numerals,
+    "dates": make_dates}
+
+
+def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """What the defaults come to on one file."""
+    lot = random.Random(given.seed)
+    rows = list(dict.fromkeys((PAIRS.get(name) or make_languages)(lot)))
+    lot.shuffle(rows)
+    with tempfile.TemporaryDirectory() as temporary:
+        train, test = (Path(temporary, part) for part in ("train.tsv", "test.tsv"))
+        for file, some in ((train, rows[TEST:]), (test, rows[:TEST])):
+            file.write_text("".join(f"{a}\t{b}\n" for a, b in some), encoding="utf-8")
+        out, qkv, start = f"{temporary}/run", [sys.executable, "-m", "qkv.cli"], time.perf_counter()
+        words = [f"--out={out}", "-q", f"training.seconds={given.seconds:g}", *given.words]
+        subprocess.run([*qkv, "train", str(train), *words], check=True, capture_output=True)
+        found: dict[str, Any] = {"rows": len(rows) - TEST, "seconds": round(time.perf_counter() - start)}
+        if name not in PAIRS:
+            evaluate = [*qkv, "eval", out, "--accuracy", str(test), "--json"]
+            judge = subprocess.run(evaluate, check=True, capture_output=True)
+            ran = subprocess.run([given.peers, "-c", PEER, train, test], capture_output=True, text=True, check=False)
+            peers = dict(zip(("tf-idf of words", "tf-idf of letters"), map(float, ran.stdout.split()), strict=False))
+            return found | {"accuracy": json.loads(judge.stdout)["accuracy"]} | peers
+        sources = "".join(f"{source}\n" for source, _ in rows[:TEST]).encode()
+        said = subprocess.run([*qkv, "translate", out, "-q"], input=sources, check=True, capture_output=True)
+        lines = said.stdout.decode("utf-8").splitlines()
+        right = sum(line == target for line, (_, target) in zip(lines, rows[:TEST], strict=True))
+        return found | {"exact": round(right / TEST, 4)}
+
+
+def main() -> None:
+    """Print a line for each file, and write all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", choices=[*PAIRS, "languages"], default=[*PAIRS, "languages"])
+    parser.add_argument("--seconds", type=float, default=60.0, help="training.seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peers", default=sys.executable, help="the python that has scikit-learn")
+    parser.add_argument("--out", type=Path, default=harness.RESULTS / "own_words.json")
+    parser.add_argument("words", nargs="*", help="settings, such as tokenizer.kind=bpe")
+    given = parser.parse_args()
+    results: dict[str, Any] = {"machine": harness.machine(), "seconds": given.seconds, "settings": given.words,
+                               "sets": {}}
+    for name in given.sets:
+        results["sets"][name] = measure(name, given)
+        print(name, json.dumps(results["sets"][name]), flush=True)
+        given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
