@@ -43,7 +43,8 @@ def command(common: Common, model: str, prompt: str | None, stop: tuple[str, ...
     lines, loaded = read_lines(prompt), common.load_model(model)
     single = is_single(prompt)
     if single and not str(prompt).strip() and not loaded.ids(str(prompt)):
-        raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from")
+        raise QkvError("PROMPT is empty, and this model has no token that begins a text: give it a word to go on from, "
+                       "or a line break")
     if single:
         note_other_script(common, model, str(prompt))
     how |= {"draft": common.load_model(how["draft"])} if "draft" in how else {}

@@ -27,7 +27,16 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training import large_text
 from qkv.training.large_text import LargeText
 from qkv.training.settings import Part
-from qkv.training.splits import READERS, Splits, Talk, choose_held_out, find_data_file, text_splits, usual_share
+from qkv.training.splits import (
+    READERS,
+    Splits,
+    Talk,
+    choose_held_out,
+    find_data_file,
+    mix_list,
+    text_splits,
+    usual_share,
+)
 
 Placed = Iterator[tuple[str, Any]]  # rows, each behind where it stands
 KINDS = ("source", "tsv", "jsonl", "folders", "text", "messages", "shards", "dataset", "corpus")
@@ -167,7 +176,11 @@ class Data(Part):
         notes = (*policy.notes, *chain.from_iterable(leaks))
         if valid:
             return Splits("\n\n".join(texts), valid, test, notes)
-        both = [text_splits(text, share=0.1) for text in texts]
+        mixed = [mix_list(text) for text in texts]
+        notes = (*notes, *(Message("{name}: its lines stand in order, so they are mixed: what is held out is then like "
+                                   "the rest", name=file.name)
+                           for file, text, other in zip(files, texts, mixed, strict=True) if text != other))
+        both = [text_splits(text, share=0.1) for text in mixed]
         train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
         return Splits(train, held, test, notes)
 

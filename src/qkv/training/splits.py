@@ -2,10 +2,11 @@
 names by `corpus`. Next: data_files.py."""
 
 import math
+import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qkv.training.large_text import LargeText
 
 Pair = tuple[str, str]
 SENTIMENT = {"0": "negative", "1": "positive"}  # the labels of SST-2
+LISTED, SHORT = 100, 24  # lines that a list has at least, and their characters on average at most
 Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
 
 
@@ -90,6 +92,21 @@ def choose_held_out(read: Callable[[], Iterable[str]], amount: float, *, top: bo
                 break
             chosen[copies[text]] = True
     return chosen
+
+
+def mix_list(text: str) -> str:
+    """A list of short lines in order, such as words from a to z, mixed, so that its end is like the rest.
+
+    Any other text is given back as it is: the order of longer lines, such as those of a log, means something.
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) < LISTED or len(text) > SHORT * len(lines):
+        return text
+    rising = sum(one < other for one, other in pairwise(line.casefold() for line in lines))
+    if rising < 0.95 * len(lines):
+        return text
+    random.Random(0).shuffle(lines)
+    return "\n".join(lines) + "\n"
 
 
 def text_splits(text: str, *, share: float) -> Splits:
