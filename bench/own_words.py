@@ -1,7 +1,7 @@
 """Rows of single words in one command: `qkv train FILE` with its defaults, on files that are made here by rule.
 
-Pairs: a sum and its result, a string backwards, a noun and its plural, a Chinese numeral and its digits, a date and how
-ISO 8601 writes it; judged by the share of test rows, none of them seen in training, that come out exactly.
+Pairs: a sum and its result, a string backwards, a noun and its plural, a word and its sounds, a Chinese numeral and its
+digits, a date and how ISO 8601 writes it; judged by the share of new rows that come out exactly.
 Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), judged by accuracy beside TF-IDF
 with logistic regression over words and over letters (up to four together, within words).
     python bench/own_words.py --seconds 60 --peers ENV/bin/python
@@ -50,12 +50,24 @@ def make_backwards(lot: random.Random) -> Rows:
     return [(word, word[::-1]) for word in words]
 
 
+def draw_words(lot: random.Random, count: int) -> list[str]:
+    """Different words of tiny shakespeare."""
+    text = Path(os.environ["QKV_DATA"], "lm", "tinyshakespeare", "input.txt").read_text(encoding="utf-8")
+    return lot.sample(sorted(set(re.findall(r"[a-z]{4,10}", text))), count)
+
+
+def make_sounds(lot: random.Random) -> Rows:
+    """English words, and the sounds of their letters with a space between."""
+    def sound(word: str) -> str:
+        parts = re.split("(sh|ch|th|ee|oo|ai|ck)", word)
+        return " ".join(part.upper() if n % 2 else " ".join(part.upper()) for n, part in enumerate(parts) if part)
+    return [(word, sound(word)) for word in draw_words(lot, 4000)]
+
+
 def make_plurals(lot: random.Random) -> Rows:
     """English words and what a rule makes of them."""
-    text = Path(os.environ["QKV_DATA"], "lm", "tinyshakespeare", "input.txt").read_text(encoding="utf-8")
-    words = sorted(set(re.findall(r"[a-z]{4,10}", text)))
     return [(word, re.sub("([^aeiou])y$", r"\1ie", word) + ("e" if re.search("(s|x|ch|sh)$", word) else "") + "s")
-            for word in lot.sample(words, 3000)]
+            for word in draw_words(lot, 3000)]
 
 
 def spell_number(number: int) -> str:
@@ -88,8 +100,8 @@ def make_languages(lot: random.Random) -> Rows:
 
 
 PAIRS: dict[str, Callable[[random.Random], Rows]] = {
-    "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "numerals": make_numerals,
-    "dates": make_dates}
+    "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "sounds": make_sounds,
+    "numerals": make_numerals, "dates": make_dates}
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:

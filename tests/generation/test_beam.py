@@ -12,7 +12,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.beam import Search, beam, order_children
+from qkv.generation.beam import BeamSearch, Search, beam, order_children
 from qkv.generation.candidates import Candidate
 from qkv.generation.decoder import Decoder, Ensemble
 from qkv.generation.engine import generate
@@ -68,9 +68,9 @@ def over(ended, live, n: int, longest: int, s: Search) -> bool:
         return True
     if s.stop == "first":
         return len(ended) >= s.beams
-    if s.stop == "never" or len(ended) < s.nbest:
+    if s.stop == "never" or len(ended) < (s.beams if s.stop == "settled" else s.nbest):
         return False
-    lengths = [n] if s.stop == "heuristic" else range(n + 1, longest + 1)
+    lengths = [n] if s.stop in ("heuristic", "settled") else range(n + 1, longest + 1)
     return ended[s.nbest - 1][0] >= max(live[0][0] / divisor(m, s) for m in lengths)
 
 
@@ -115,7 +115,7 @@ def compare(core, s: Search, limits: DecodeOptions = DecodeOptions(9), eos=EOS, 
     return found
 
 
-@pytest.mark.parametrize("stop", ["first", "bound", "heuristic", "never"])
+@pytest.mark.parametrize("stop", ["first", "settled", "bound", "heuristic", "never"])
 @pytest.mark.parametrize("beams", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", ["decoder", "translator"])
 def test_beams_equal_a_brute_force_search(kind, beams, stop):
@@ -258,6 +258,42 @@ def test_what_cannot_be_searched_is_said():
         broken.head.weight[3] = float("nan")
     with pytest.raises(QkvError, match="not finite"):
         beam(broken, [[1]], options=DecodeOptions(3))
+
+
+def test_a_sure_model_is_not_cut_short() -> None:
+    """It gives the right next token 0.92, and the end more than the others: each step ends a poor hypothesis."""
+    right, rest = [7, 8, 9, 10, 11, 12, 13, 0], 0.08 / 22
+
+    class Sure:
+        device = torch.device("cpu")
+
+        def __init__(self) -> None:
+            self.texts: list[list[int]] = [[]]
+
+        def select_rows(self, rows: torch.Tensor, _: torch.Tensor | None = None) -> None:
+            self.texts = [list(self.texts[row]) for row in rows.tolist()]
+
+        reorder = select_rows
+
+        def read(self, tokens: torch.Tensor | None) -> torch.Tensor:
+            if tokens is not None:
+                self.texts = [[*text, token] for text, token in zip(self.texts, tokens.tolist(), strict=True)]
+            logits = torch.full((len(self.texts), 23), math.log(rest))
+            logits[:, 0] = math.log(1.5 * rest)
+            for row, text in enumerate(self.texts):
+                logits[row, right[min(len(text), 7)]] = math.log(0.92)
+            return logits
+
+    def write(stop: str) -> list[int]:
+        rows = Sure()
+        search = BeamSearch(rows, [20], Search(4, stop=stop), DecodeOptions(20, eos=(0,)))  # type: ignore[arg-type]
+        tokens = None
+        while search.beams.sources:
+            tokens = search.advance(rows.read(tokens))
+        return search.found[0][0].tokens
+
+    assert write("settled") == right
+    assert len(write("first")) < len(right)
 
 
 def test_the_bound_stops_early_and_loses_nothing():

@@ -35,9 +35,11 @@ class Search(Adjustments):
 
     penalty  "gnmt" divides by ((5 + |Y|) / 6)^a (Wu et al. 2016, eq. 14; a = 0.6 in Vaswani et al. 2017),
              "power" by |Y|^a (fairseq, transformers); a is `length_penalty`
-    stop     "first": as soon as `beams` hypotheses ended; "bound": when no live one can still enter the n best
-             (exact for this pruning); "heuristic": as "bound", but judging live ones at their present length;
-             "never": at the longest length only
+    stop     "first": as soon as `beams` hypotheses ended; "settled": as "first", but not while a live one is better
+             than the n best, at its present length (a model that is sure of itself ends poor ones at each step, and so
+             many of them before the right one); "bound": when no live one can still enter the n best (exact for this
+             pruning); "heuristic": as "bound", but judging live ones at their present length; "never": at the longest
+             length only
     groups   the beams search in so many groups of equal size, one after another at each step: a group pays
              `diversity_penalty` for each time that the groups before it chose the same token (Vijayakumar et al. 2016)
     """
@@ -46,7 +48,7 @@ class Search(Adjustments):
     nbest: int = 1
     length_penalty: float = 0.6
     penalty: Literal["gnmt", "power"] = "gnmt"
-    stop: Literal["first", "bound", "heuristic", "never"] = "first"
+    stop: Literal["first", "settled", "bound", "heuristic", "never"] = "settled"
     groups: int = 1
     diversity_penalty: float = 0.0
 
@@ -311,12 +313,13 @@ class BeamSearch:
         search, found, longest = self.search, self.found[source], self.limits[source]
         if length >= longest or best == -math.inf:
             return True
-        if search.stop == "never" or len(found) < (search.width if search.stop == "first" else self.best):
+        enough = search.width if search.stop in ("first", "settled") else self.best
+        if search.stop == "never" or len(found) < enough:
             return False
         if search.stop == "first":
             return True
         # sums only fall, and the divisor is monotonic in the length: its best case stands at one of the two ends
-        reach = (length,) if search.stop == "heuristic" else (length + 1, longest)
+        reach = (length + 1, longest) if search.stop == "bound" else (length,)
         return found[self.best - 1].score >= best / max(search.divisor(n) for n in reach)
 
     def add_live(self, source: int, live: list[Candidate]) -> None:
@@ -387,8 +390,8 @@ def beam(
     """The n best continuations of each prompt, best first; for an encoder-decoder the prompts are sources.
 
     An end id ends a hypothesis (stop strings do not); one cut off at the limit stands after all that ended. With one
-    beam and stop="first" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search with it: each
-    token has the mean of their probabilities.
+    beam and stop="first" or "settled" this is greedy decoding. The cores of `ensemble`, of the same vocabulary, search
+    with it: each token has the mean of their probabilities.
     With groups each group's best come before any second best, and there may be fewer than n.
     Raises QkvError as `generate` does, and where no text obeys its guide; the other texts are searched for first.
     """
