@@ -250,8 +250,9 @@ def diverse_slowly(core, prompt, s: Search, longest: int) -> list[list[tuple[flo
 @pytest.mark.parametrize(("beams", "groups"), [(4, 2), (6, 3), (3, 3)])
 def test_diverse_beams_equal_a_slow_search_group_by_group(kind, beams, groups):
     core, s = model(kind, 2), Search(beams, beams, 1.0, "power", "first", groups=groups, diversity_penalty=0.7)
-    found = beam(core, PROMPTS, search=s, options=options_of(kind, max_new_tokens=7))
-    plain = beam(core, PROMPTS, search=Search(beams, beams, 1.0, "power", "first"), options=options_of(kind, max_new_tokens=7))
+    options = options_of(kind, max_new_tokens=7)
+    found = beam(core, PROMPTS, search=s, options=options)
+    plain = beam(core, PROMPTS, search=Search(beams, beams, 1.0, "power", "first"), options=options)
     assert found != plain
     for prompt, hypotheses in zip(PROMPTS, found, strict=True):
         each = diverse_slowly(core, prompt, s, 7)
