@@ -100,6 +100,30 @@ def test_short_rows_are_read_as_often_as_long_ones() -> None:
     assert 0.75 * 42 <= steps / epoch <= 42.5  # 80 times for 200 rows, fewer for more
 
 
+def test_steps_are_timed_as_large_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[tuple[int, tuple[int, int]]] = []
+
+    def note(spec: Any, optimizer: str, rows: int, lengths: tuple[int, int], least: float = 0.0) -> float:
+        timed.append((rows, lengths))
+        return 0.01
+
+    monkeypatch.setattr(planner, "time_training_step", note)
+    articles = Facts("pairs", "pairs", 2000, 2000 * 240, 2000 * 40, 80, 0.0, 250)  # and their headlines
+    choose(articles, "marian", tokenizer__kind="char")
+    assert set(timed) == {(5, (204, 44))}  # 200 letters and an end: five rows are what 1,024 tokens hold
+    timed.clear()
+    choose(replace(articles, characters=2000 * 44_000), "marian", tokenizer__kind="char")
+    assert {lengths for _, lengths in timed} == {(256, 44)}  # longer ones are left out
+
+
+def test_a_model_of_pairs_has_room_for_long_ones() -> None:
+    def context(longest: int) -> int:
+        facts = Facts("pairs", "pairs", 800, 800 * longest, 800 * 40, 80, 0.0, longest)
+        return choose(facts, "marian", tokenizer__kind="char").get("model.context", 256)
+
+    assert (context(240), context(700), context(5000)) == (256, 712, 1024)  # of 1,024 tokens in a step
+
+
 def test_many_longer_texts_with_labels_are_learnt_by_a_wide_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "time_training_step", lambda *args, **more: 0.01)
 

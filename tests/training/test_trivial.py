@@ -84,6 +84,14 @@ def test_answers_of_few_words_are_judged_by_how_many_are_right() -> None:
     assert trivial.judge_pairs(longer, {"bleu": 0.0, "exact_match": 0.9})[0]["metric"] == "bleu"  # type: ignore[arg-type]
 
 
+def test_a_run_whose_steps_its_seconds_chose_is_told_to_take_more_seconds() -> None:
+    ended, choices = SimpleNamespace(why="steps", steps=318), [SimpleNamespace(key=key) for key in trivial.PLANNED]
+    for seconds, advice in ((60, "training.seconds=240"), (0, "training.steps=1272")):
+        run = SimpleNamespace(training=Settings(seconds=seconds), base="", choices=choices)
+        made = SimpleNamespace(run=run, splits=Splits("", ""))
+        assert trivial.advise(made, ended)[0] == advice  # type: ignore[arg-type]
+
+
 def test_text_is_compared_with_unigrams_and_five_grams(tmp_path: Path) -> None:
     draws = random.Random(0)
     (tmp_path / "a.txt").write_text("".join(draws.choice(["abab ", "cdcd "]) for _ in range(4000)), encoding="utf-8")

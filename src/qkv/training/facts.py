@@ -35,15 +35,16 @@ class Facts:
     recurring: float = 1.0  # the share of words that come more than once, on the side where fewer do
     answer: float = math.inf  # words of a target
 
-    def measure_row(self, each: float, context: int | None) -> tuple[int, int]:
-        """The tokens of a source and of a target (0: none) in an average row, whose tokens have `each` characters."""
-        rows, source, end = max(1, self.rows), self.characters - self.letters, 0
-        lengths = (0.0, TYPICAL * each)
-        if self.kind in ("labels", "pairs"):
-            lengths, end = ((self.letters / rows, 0.0), 0) if self.kind == "labels" else (
-                (source / rows, self.letters / rows), 1)
-        first, second = (min(context or TYPICAL, 4 * math.ceil((n / each + end) / 4) if n else 0) for n in lengths)
-        return first, second
+    def measure_row(self, each: float, longest: int) -> tuple[int, int]:
+        """The tokens of a source and of a target (0: none) in an average row, whose tokens have `each` characters.
+
+        A pair's have their end, and all are rounded up to fours; none has more than `longest`.
+        """
+        rows, end = max(1, self.rows), 1 if self.kind == "pairs" else 0
+        sides = {"pairs": (self.characters - self.letters, self.letters), "labels": (self.letters, 0)}
+        first, second = sides.get(self.kind, (0, TYPICAL * each * rows))
+        return tuple(min(longest, 4 * math.ceil((n / rows / each + end) / 4) if n else 0)
+                     for n in (first, second))  # type: ignore[return-value]
 
 
 def measure_data(splits: Splits, objective: str) -> Facts:

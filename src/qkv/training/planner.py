@@ -125,9 +125,10 @@ class Planner:
             if f.objective == "labels":
                 why = Message("against learning {rows:,} rows by heart", rows=f.rows)
                 self.choose("training.word_dropout", 0.2, why)
-            if f.longest / each > 250:
-                self.choose("model.context", min(512, 8 * math.ceil(f.longest / each / 8) + 8),
-                            Message("the longest texts have {longest} characters", longest=f.longest))
+        if shape.family in ("bert", "marian") and f.longest / each > 250:
+            most = 512 if f.kind == "labels" else self.tokens  # a longer pair would fill more than a step
+            self.choose("model.context", min(most, 8 * math.ceil(f.longest / each / 8) + 8),
+                        Message("the longest texts have {longest} characters", longest=f.longest))
         return shape
 
     def fit(self, size: tuple[float, int, int]) -> Shape:
@@ -241,9 +242,8 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
         if 6 * count_weights(shape, size, facts) * planner.tokens * rate < SURE:
             return 0.0  # any machine makes so many steps a second
         spec = replace(shape.spec(size), head=None) if facts.kind == "labels" else shape.spec(size)
-        lengths = facts.measure_row(each, spec.context)
-        count = max(1, planner.tokens // max(lengths[1] or lengths[0], 1))
-        return time_training_step(spec, optimizer, count, lengths, least)
+        lengths = facts.measure_row(each, min(spec.context or planner.tokens, planner.tokens))
+        return time_training_step(spec, optimizer, planner.tokens // max(lengths), lengths, least)
 
     shape = planner.choose_model(size, each, time_step)
     planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)), shape.width)

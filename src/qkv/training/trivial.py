@@ -159,7 +159,7 @@ def advise(a: Assembly, outcome: Outcome) -> list[Message | str]:
     planned = [key for key in PLANNED if not (a.run.base and key.startswith("model."))]  # a base has its own size
     if typed := [key for key in planned if a.run.choices and key not in chosen]:
         found.append(Message("without {keys}, which your data then choose", keys=", ".join(typed)))
-    elif outcome.why == "seconds":
+    elif outcome.why == "seconds" or (s.seconds and "training.seconds" not in chosen and "training.steps" in chosen):
         found.append(f"training.seconds={4 * s.seconds:g}")
     elif outcome.why == "patience":
         found.append("training.patience=0 --resume")
