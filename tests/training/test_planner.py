@@ -114,6 +114,10 @@ def test_steps_are_timed_as_large_as_they_are(monkeypatch: pytest.MonkeyPatch) -
     timed.clear()
     choose(replace(articles, characters=2000 * 44_000), "marian", tokenizer__kind="char")
     assert {lengths for _, lengths in timed} == {(256, 44)}  # longer ones are left out
+    timed.clear()
+    nothing = Facts("pairs", "pairs", 0, 0, 0, 0, 0.0, 0)  # which training refuses by name
+    choose(nothing, "marian", training__seconds=1e-3)
+    assert {lengths for _, lengths in timed} == {(0, 0)}
 
 
 def test_a_model_of_pairs_has_room_for_long_ones() -> None:

@@ -243,7 +243,7 @@ def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
             return 0.0  # any machine makes so many steps a second
         spec = replace(shape.spec(size), head=None) if facts.kind == "labels" else shape.spec(size)
         lengths = facts.measure_row(each, min(spec.context or planner.tokens, planner.tokens))
-        return time_training_step(spec, optimizer, planner.tokens // max(lengths), lengths, least)
+        return time_training_step(spec, optimizer, planner.tokens // max(1, *lengths), lengths, least)
 
     shape = planner.choose_model(size, each, time_step)
     planner.choose_length(each, partial(time_step, shape, least=min(3.0, planner.seconds / 100)), shape.width)
