@@ -144,10 +144,10 @@ class Model:
         warns of keys that it ignores. docs/decoding.md explains the options: max_new_tokens, temperature, top_k,
         top_p, min_p, seed, n, stop (strings), chunk, cache, sampling; logit_bias, repetition_penalty, presence_penalty,
         frequency_penalty, no_repeat_ngram, min_new_tokens; json_schema, regex, grammar; beam, length_penalty, groups,
-        diversity_penalty; speculate, draft. Of several texts (n) the others are in `others`. Further: top_logprobs (so
-        many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it has alone),
-        `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which listens to
-        this request alone.
+        diversity_penalty, early_stopping; speculate, draft. Of several texts (n) the others are in `others`. Further:
+        top_logprobs (so many of the likeliest ids with each token), batch_invariant (each prompt has the bits that it
+        has alone), `engine` (one of `Model.engine`, which keeps the keys of what it read) and, with it, `trace`, which
+        listens to this request alone.
 
         Raises:
             QkvError: an option or prompt that cannot be meant; a prompt longer than the context; logits that are not

@@ -58,7 +58,11 @@ def test_settings_of_a_model_are_heeded_and_what_is_given_counts_more():
                "early_stopping": True, "forced_bos_token_id": 0, "repetition_penalty": 1.1}
     found = read_defaults(summary, {}, start=1)
     assert found == {"beam": 4, "length_penalty": 2.0, "no_repeat_ngram": 3, "min_new_tokens": 55,
-                     "max_new_tokens": 141, "repetition_penalty": 1.1}
+                     "max_new_tokens": 141, "repetition_penalty": 1.1, "early_stopping": True}
+    stops = [search and search.stop for config in (summary, {**summary, "early_stopping": "never"}, {"num_beams": 2})
+             for search in [GenerateOptions.parse({"sampling": "model"}, config, 1).search]]
+    assert stops == ["first", "settled", "settled"]
+    assert list_ignored_keys({**summary, "early_stopping": "never"}, {}, start=1) == ["early_stopping"]
     assert list_ignored_keys(summary, {}, start=1) == []
     assert list_ignored_keys(summary, {}) == ["max_length", "min_length"], "of other models lengths count the prompt"
     assert read_defaults({"do_sample": True, "top_p": 0.9}, {"temperature": 0.7})["top_p"] == 0.9
@@ -96,7 +100,8 @@ def test_keys_of_a_model_that_are_not_heeded_are_named():
 @pytest.mark.parametrize(("given", "code"), [
     ({"min_new_tokens": 9, "max_new_tokens": 4}, "contradiction"), ({"n": 2}, "contradiction"),
     ({"n": 4, "beam": 3}, "contradiction"), ({"groups": 2, "diversity_penalty": 1.0}, "contradiction"),
-    ({"length_penalty": 1.0}, "contradiction"), ({"beam": 4, "groups": 3}, "groups"), ({"n": 0}, ""),
+    ({"length_penalty": 1.0}, "contradiction"), ({"early_stopping": True}, "contradiction"),
+    ({"beam": 4, "groups": 3}, "groups"), ({"n": 0}, ""),
     ({"n": 10**9, "temperature": 1.0}, ""),
     ({"beam": 2, "temperature": 1.0}, "contradiction"), ({"regex": "a", "grammar": "b"}, "contradiction"),
     ({"repetition_penalty": 0.0}, "repetition-penalty"), ({"logit_bias": {99_999: 1.0}}, "token-id"),

@@ -76,11 +76,11 @@ def test_rows_of_single_words_are_learnt_letter_by_letter(kind: str, family: str
 
 def test_short_answers_are_judged_by_how_many_are_right() -> None:
     facts = Facts("pairs", "pairs", 3000, 90_000, 45_000, 60, 0.0, 20)
-    assert choose(replace(facts, answer=3.9), "marian")["training.metric"] == "exact_match"
-    assert choose(replace(facts, answer=4.0), "marian")["training.metric"] == "bleu"
+    assert choose(replace(facts, target_words=3.9), "marian")["training.metric"] == "exact_match"
+    assert choose(replace(facts, target_words=4.0), "marian")["training.metric"] == "bleu"
     rows = [("how much is 1 and 2", "3"), ("我爱你", "我爱你")]
-    assert measure_data(Splits(rows, rows), "pairs").answer == 2.0  # a word and three Chinese characters
-    assert measure_data(Splits(rows, rows), "labels").answer > 4  # they have no targets to write
+    assert measure_data(Splits(rows, rows), "pairs").target_words == 2.0  # a word and three Chinese characters
+    assert measure_data(Splits(rows, rows), "labels").target_words > 4  # they have no targets to write
 
 
 def test_how_many_words_come_again_is_told_of_the_side_where_fewer_do() -> None:
@@ -117,7 +117,7 @@ def test_steps_are_timed_as_large_as_they_are(monkeypatch: pytest.MonkeyPatch) -
     timed.clear()
     nothing = Facts("pairs", "pairs", 0, 0, 0, 0, 0.0, 0)  # which training refuses by name
     choose(nothing, "marian", training__seconds=1e-3)
-    assert {lengths for _, lengths in timed} == {(0, 0)}
+    assert {lengths for _, lengths in timed} == {(4, 4)}
 
 
 def test_a_model_of_pairs_has_room_for_long_ones() -> None:
@@ -126,6 +126,8 @@ def test_a_model_of_pairs_has_room_for_long_ones() -> None:
         return choose(facts, "marian", tokenizer__kind="char").get("model.context", 256)
 
     assert (context(240), context(700), context(5000)) == (256, 712, 1024)  # of 1,024 tokens in a step
+    for rows in ([("word " * 60, "short")] * 5, [("short", "word " * 60)] * 5):
+        assert measure_data(Splits(rows, rows), "pairs").longest == 300  # of the longer side, whichever it is
 
 
 def test_many_longer_texts_with_labels_are_learnt_by_a_wide_layer(monkeypatch: pytest.MonkeyPatch) -> None:

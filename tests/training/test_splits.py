@@ -10,7 +10,7 @@ from qkv import cli
 from qkv.errors import QkvError
 from qkv.training import recipes
 from qkv.training.data_files import Data
-from qkv.training.splits import choose_held_out, mix_list, usual_share
+from qkv.training.splits import choose_held_out, shuffle_sorted, usual_share
 
 SMALL = ["model.width=16", "model.layers=1", "model.heads=2", "model.ffn=32", "training.steps=2", "tokenizer.kind=char",
          "training.tokens=128", "training.evaluate_every=2", "check.sentences=1"]  # fmt: skip
@@ -99,16 +99,16 @@ def test_shares_and_numbers_are_told_apart(folder: Path) -> None:
             Data(tsv=("a.tsv",), valid=wrong)
 
 
-def test_a_list_in_order_is_mixed_and_other_text_is_not(tmp_path: Path) -> None:
+def test_a_sorted_list_is_shuffled_and_other_text_is_not(tmp_path: Path) -> None:
     words = sorted({"".join(p) for p in product("bcdfg", "aeiou", "klmn", "aeo")})
     listed = "\n".join(words) + "\n"
-    mixed = mix_list(listed)
+    mixed = shuffle_sorted(listed)
     assert (sorted(mixed.split()), mixed == listed, mixed[-1]) == (words, False, "\n")
     held = mixed.split()[-len(words) // 10 :]
     assert {word[0] for word in held} == set("bcdfg")  # of the list as it stands all of them begin with g
     log = "".join(f"2026-11-29 10:{n // 60:02}:{n % 60:02} the door opened\n" for n in range(300))
     for other in (log, "\n".join(reversed(words)), "\n".join(words[:90]), "one\n" * 400, "", "\n"):
-        assert mix_list(other) == other
+        assert shuffle_sorted(other) == other
     (tmp_path / "words.txt").write_text(listed, encoding="utf-8")
     splits = Data(text=("words.txt",)).splits(tmp_path)
     assert {line[0] for line in str(splits.valid).split()[1:]} == set("bcdfg")

@@ -61,8 +61,8 @@ class Buckets:
         kept = np.arange(len(sides)) if longest is None else np.flatnonzero(sides.max(1) <= longest)
         self.seed, self.often, self.dropped = seed, often, len(sides) - len(kept)
         if not len(kept):
-            raise QkvError("no pairs to batch: {sides} given, {dropped} longer than {longest} tokens (model.context)",
-                           sides=len(sides), dropped=self.dropped, longest=longest)
+            raise QkvError("no pairs to batch: {sides} given, {dropped} longer than {longest} tokens; raise "
+                           "model.context", sides=len(sides), dropped=self.dropped, longest=longest)
         cells = sides[kept].astype(np.int32)  # N 2
         cells += (multiple - 1) - (np.maximum(cells, 1, out=cells) - 1) % multiple
         worst = int(cells.max(1).argmax())

@@ -36,10 +36,10 @@ class Search(Adjustments):
     penalty  "gnmt" divides by ((5 + |Y|) / 6)^a (Wu et al. 2016, eq. 14; a = 0.6 in Vaswani et al. 2017),
              "power" by |Y|^a (fairseq, transformers); a is `length_penalty`
     stop     "first": as soon as `beams` hypotheses ended; "settled": as "first", but not while a live one is better
-             than the n best, at its present length (a model that is sure of itself ends poor ones at each step, and so
-             many of them before the right one); "bound": when no live one can still enter the n best (exact for this
-             pruning); "heuristic": as "bound", but judging live ones at their present length; "never": at the longest
-             length only
+             than the n best, at its present length (a confident model ends a poor hypothesis at every step, and
+             "first" stops before it ends the right one); "bound": when no live one can still enter the n best (exact
+             for this pruning); "heuristic": as "bound", but judging live ones at their present length; "never": at the
+             longest length only
     groups   the beams search in so many groups of equal size, one after another at each step: a group pays
              `diversity_penalty` for each time that the groups before it chose the same token (Vijayakumar et al. 2016)
     """

@@ -44,6 +44,7 @@ class GenerateOptions(Sampling):
     length_penalty: float = 0.0
     groups: int = 1
     diversity_penalty: float = 0.0
+    early_stopping: bool = False
     json_schema: str = ""
     regex: str = ""
     grammar: str = ""
@@ -85,7 +86,7 @@ class GenerateOptions(Sampling):
             return None
         own = {name: getattr(self, name) for name in ("length_penalty", "groups", "diversity_penalty")}
         changes = {name: getattr(self, name) for name in vars(Adjustments())}
-        return Search(self.beam, self.n, **own, **changes)
+        return Search(self.beam, self.n, stop="first" if self.early_stopping else "settled", **own, **changes)
 
 
 @cache
@@ -122,9 +123,9 @@ def check_consistent(options: GenerateOptions) -> None:
     if o.beam > 1 and (o.temperature or o.stop or not o.cache or o.top_logprobs):
         raise QkvError("beam: beam search looks for the most probable text; remove temperature, stop, top_logprobs and "
                        "cache=False", code="contradiction")
-    if o.beam == 1 and (o.groups > 1 or o.diversity_penalty or o.length_penalty):
-        raise QkvError("groups, diversity_penalty and length_penalty are for beams; give beam=2 or more",
-                       code="contradiction")
+    if o.beam == 1 and (o.groups > 1 or o.diversity_penalty or o.length_penalty or o.early_stopping):
+        raise QkvError("groups, diversity_penalty, length_penalty and early_stopping are for beams; give beam=2 or "
+                       "more", code="contradiction")
     if 1 < o.beam < o.n:
         raise QkvError("n is {n} and beam {beam}: beams find as many texts as there are; raise beam or lower n",
                        code="contradiction", n=o.n, beam=o.beam)
@@ -148,8 +149,11 @@ def read_defaults(config: Mapping[str, Any], given: Mapping[str, Any], start: in
                   if type(most := stated.get(f"{side}_length")) is int and f"{side}_new_tokens" not in found}
     if bias := read_sequence_bias(stated.get("sequence_bias")):
         found["logit_bias"] = bias
+    if stated.get("early_stopping") is True:  # "never" is another rule
+        found["early_stopping"] = True
     if draws or given.get("beam", found.get("beam", 1)) == 1:
-        for name in ("beam", "length_penalty", "groups", "diversity_penalty", *(() if draws else ("n",))):
+        of_beams = ("beam", "length_penalty", "groups", "diversity_penalty", "early_stopping")
+        for name in (*of_beams, *(() if draws else ("n",))):
             found.pop(name, None)
     most = given.get("max_new_tokens", found.get("max_new_tokens"))
     if type(most) is int and type(found.get("min_new_tokens")) is int:

@@ -33,7 +33,7 @@ from qkv.training.splits import (
     Talk,
     choose_held_out,
     find_data_file,
-    mix_list,
+    shuffle_sorted,
     text_splits,
     usual_share,
 )
@@ -176,11 +176,11 @@ class Data(Part):
         notes = (*policy.notes, *chain.from_iterable(leaks))
         if valid:
             return Splits("\n\n".join(texts), valid, test, notes)
-        mixed = [mix_list(text) for text in texts]
-        notes = (*notes, *(Message("{name}: its lines stand in order, so they are mixed: what is held out is then like "
-                                   "the rest", name=file.name)
-                           for file, text, other in zip(files, texts, mixed, strict=True) if text != other))
-        both = [text_splits(text, share=0.1) for text in mixed]
+        shuffled = [shuffle_sorted(text) for text in texts]
+        notes = (*notes, *(Message("{name}: its lines are sorted, so they are shuffled before the last tenth is held "
+                                   "out", name=file.name)
+                           for file, text, other in zip(files, texts, shuffled, strict=True) if text != other))
+        both = [text_splits(text, share=0.1) for text in shuffled]
         train, held = ("\n\n".join(map(str, part)) for part in zip(*((s.train, s.valid) for s in both), strict=True))
         return Splits(train, held, test, notes)
 

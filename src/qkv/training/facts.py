@@ -30,21 +30,25 @@ class Facts:
     letters: int
     alphabet: int
     unspaced: float  # the share of characters of scripts that put no spaces between words
-    longest: int  # characters of a source, which one row in a hundred exceeds
+    longest: int  # characters of a text, or of the longer side of a pair, which one row in a hundred exceeds
     share: float = 0.0  # of the rows, held out because nobody said which
-    recurring: float = 1.0  # the share of words that come more than once, on the side where fewer do
-    answer: float = math.inf  # words of a target
+    recurring: float = 1.0  # the share of words that occur more than once, on the side where fewer do
+    target_words: float = math.inf  # of an average target
 
     def measure_row(self, each: float, longest: int) -> tuple[int, int]:
-        """The tokens of a source and of a target (0: none) in an average row, whose tokens have `each` characters.
+        """The tokens of an average row's source and target (0: none), at `each` characters a token, `longest` at most.
 
-        A pair's have their end, and all are rounded up to fours; none has more than `longest`.
+        Rounded up to fours, as batches are; both sides of a pair end with a token of their own.
         """
-        rows, end = max(1, self.rows), 1 if self.kind == "pairs" else 0
-        sides = {"pairs": (self.characters - self.letters, self.letters), "labels": (self.letters, 0)}
-        first, second = sides.get(self.kind, (0, TYPICAL * each * rows))
-        return tuple(min(longest, 4 * math.ceil((n / rows / each + end) / 4) if n else 0)
-                     for n in (first, second))  # type: ignore[return-value]
+        if self.kind not in ("pairs", "labels"):
+            return 0, min(longest, TYPICAL)
+
+        def count(characters: int, end: int) -> int:
+            return min(longest, 4 * math.ceil((characters / max(1, self.rows) / each + end) / 4))
+
+        if self.kind == "labels":
+            return count(self.letters, 0), 0
+        return count(self.characters - self.letters, 1), count(self.letters, 1)
 
 
 def measure_data(splits: Splits, objective: str) -> Facts:
@@ -66,6 +70,8 @@ def measure_data(splits: Splits, objective: str) -> Facts:
         rows = [("\n".join(str(m["content"]) if isinstance(m, dict) else m for m in talk), "") for talk in rows]
     sources, targets = [row[0] for row in rows], [] if labelled else [row[1] for row in rows]
     text, scale, lengths = "".join((*sources, *targets)), len(train) / len(rows), sorted(map(len, sources))
+    if targets:
+        lengths = sorted(max(len(one), len(other)) for one, other in zip(sources, targets, strict=True))
     letters = sum(map(len, targets)) or len(text)
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
@@ -79,7 +85,7 @@ def count_words(texts: Sequence[str]) -> float:
 
 
 def measure_recurring(texts: Sequence[str]) -> float:
-    """The share of words, as spaces part them, that come more than once; 1.0 where the script writes no spaces."""
+    """The share of space-separated words that occur more than once; 1.0 where the script writes no spaces."""
     text = " ".join(texts)
     if not texts or len(UNSPACED.findall(text)) > 0.2 * len(text):
         return 1.0

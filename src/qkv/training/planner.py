@@ -35,7 +35,7 @@ LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # 
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
 BIGRAMS = 8e4  # characters of Chinese text with labels, from which on bigrams come often enough
-RECURRING = 0.3  # of the words: where fewer come again, letters are learnt from; a hundred sentences have 0.4 to 0.7
+RECURRING = 0.3  # share of recurring words below which characters are learnt; a hundred sentences have 0.4 to 0.7
 HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
 
 
@@ -70,7 +70,7 @@ class Planner:
         kind, why = "bpe", Message("pieces that {characters:,} characters show often enough", characters=f.characters)
         if f.kind in ("labels", "pairs") and f.recurring < RECURRING:
             kind, size = "char", f.alphabet + 100
-            why = Message("most words come only once: what they have in common are their letters")
+            why = Message("most words occur only once, so characters are learnt instead")
         elif f.kind == "labels" and not crowded:
             kind, size, why = "word", 20_000, Message("whole words tell labels apart better than pieces do")
         elif f.kind in ("labels", "plain text") and f.characters < 3e6:
@@ -83,9 +83,9 @@ class Planner:
             return min(16_000, size), 1.3 if crowded else 4.0
         kind, bigrams = self.choose("tokenizer.kind", kind, why), self.given.get("tokenizer.bigrams", False)
         if f.objective == "labels" and self.given["model.family"] == "bert" and kind in ("word", "char"):
-            self.choose("training.rare_words", 1.0, Message("words that only later texts have are read as rare ones"))
+            self.choose("training.rare_words", 1.0, Message("words unseen in training are read as rare words"))
             if kind == "char" and (f.characters >= BIGRAMS or not crowded):
-                bigrams = self.choose("tokenizer.bigrams", True, Message("two characters say what neither does alone"))
+                bigrams = self.choose("tokenizer.bigrams", True, Message("bigrams say more than characters alone"))
         size += 40_000 if bigrams else 0
         bounded = min(16_000, max(300, size)) if kind.startswith("bpe") else size
         size = self.choose("tokenizer.size", bounded, why)
@@ -125,8 +125,8 @@ class Planner:
             if f.objective == "labels":
                 why = Message("against learning {rows:,} rows by heart", rows=f.rows)
                 self.choose("training.word_dropout", 0.2, why)
-        if shape.family in ("bert", "marian") and f.longest / each > 250:
-            most = 512 if f.kind == "labels" else self.tokens  # a longer pair would fill more than a step
+        if (f.kind, shape.family) in (("labels", "bert"), ("pairs", "marian")) and f.longest / each > 250:
+            most = 512 if f.kind == "labels" else self.tokens  # a step holds no longer pair
             self.choose("model.context", min(most, 8 * math.ceil(f.longest / each / 8) + 8),
                         Message("the longest texts have {longest} characters", longest=f.longest))
         return shape
@@ -151,7 +151,7 @@ class Planner:
             lr = high if width <= 256 else low
             usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
-        if usual.get("metric") == "bleu" and f.answer < FEW_WORDS:
+        if usual.get("metric") == "bleu" and f.target_words < FEW_WORDS:
             usual = {**usual, "metric": "exact_match"}  # BLEU counts four words together
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why)
@@ -173,7 +173,7 @@ class Planner:
         """Batch and steps: as often through the data as helps, within the time there is."""
         f, given = self.facts, self.given
         new, rows = pace is not None, max(1, f.rows)
-        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # characters mean things together
+        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # characters mean little each
         least = {"pairs": 200, "labels": labels}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
@@ -212,8 +212,8 @@ class Planner:
         if f.kind == "labels":
             dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 else 0.3
         else:
-            most = 0.1 if f.recurring < RECURRING else 1.0  # how letters go together is a rule more often than a habit
-            dropout = min(most, next(rate for most, rate in DROPOUT if passes < most))
+            dropout = next(rate for most, rate in DROPOUT if passes < most)
+            dropout = min(0.1, dropout) if f.recurring < RECURRING else dropout  # more delays what follows rules
         why = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
             "so much text is read too few times to be learnt by heart")
         self.choose("model.dropout", dropout, why)

@@ -24,7 +24,7 @@ from qkv.training.large_text import LargeText
 
 Pair = tuple[str, str]
 SENTIMENT = {"0": "negative", "1": "positive"}  # the labels of SST-2
-LISTED, SHORT = 100, 24  # lines that a list has at least, and their characters on average at most
+LISTED, SHORT = 100, 24  # a list has at least so many lines, of at most so many characters on average
 Talk = tuple[dict[str, Any], ...]  # messages, each {"role": …, "content": …}
 
 
@@ -94,10 +94,10 @@ def choose_held_out(read: Callable[[], Iterable[str]], amount: float, *, top: bo
     return chosen
 
 
-def mix_list(text: str) -> str:
-    """A list of short lines in order, such as words from a to z, mixed, so that its end is like the rest.
+def shuffle_sorted(text: str) -> str:
+    """A sorted list of short lines, such as words from a to z, in random order, so that its end is like the rest.
 
-    Any other text is given back as it is: the order of longer lines, such as those of a log, means something.
+    Other texts are returned unchanged: the order of longer lines, such as those of a log, means something.
     """
     lines = [line for line in text.split("\n") if line.strip()]
     if len(lines) < LISTED or len(text) > SHORT * len(lines):

@@ -82,7 +82,7 @@ def judge_labels(found: Accuracy) -> Judged:
 def judge_pairs(a: Assembly, found: Mapping[str, float]) -> Judged:
     """A translator beside the source itself and the target of the nearest training source, on an evaluation's pairs.
 
-    By BLEU; where targets are too short for four words together, which BLEU counts, by how many come out exactly.
+    By BLEU, or by exact match where targets average fewer than four words, which BLEU cannot judge.
     """
     pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
     train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
@@ -95,7 +95,7 @@ def judge_pairs(a: Assembly, found: Mapping[str, float]) -> Judged:
     model, wrong = found[metric], None
     if model <= FLOORS[metric]:
         wrong = Message("this model has learnt nothing that its translations show (BLEU {model:.2f})", model=model) if (
-            metric == "bleu") else Message("this model has learnt nothing that its answers show: none is right")
+            metric == "bleu") else Message("this model has learnt nothing: none of its answers is right")
     elif model <= copy:
         wrong = Message("this model is no better than copying the source")
     elif model <= nearest:
@@ -104,8 +104,8 @@ def judge_pairs(a: Assembly, found: Mapping[str, float]) -> Judged:
     if metric == "bleu":
         return trivial, Message("held-out BLEU {model:.1f}; the source copied {copy:.1f}, the target of the nearest of "
                                 "{rows:,} training sources {nearest:.1f}", **trivial), wrong
-    return trivial, Message("held-out answers exactly right {model:.1%}; the source copied {copy:.1%}, the target of "
-                            "the nearest of {rows:,} training sources {nearest:.1%}", **trivial), wrong
+    return trivial, Message("held-out exact match {model:.1%}; the source copied {copy:.1%}, the target of the "
+                            "nearest of {rows:,} training sources {nearest:.1%}", **trivial), wrong
 
 
 def judge_text(a: Assembly, loss: float) -> Judged:
