@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     lot = random.Random(given.seed)
     rows = list(dict.fromkeys((PAIRS.get(name) or make_languages)(lot)))
     lot.shuffle(rows)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() if not given.keep else nullcontext(given.keep / name) as temporary:
+        Path(temporary).mkdir(parents=True, exist_ok=True)
         train, test = (Path(temporary, part) for part in ("train.tsv", "test.tsv"))
         for file, some in ((train, rows[TEST:]), (test, rows[:TEST])):
             file.write_text("".join(f"{a}\t{b}\n" for a, b in some), encoding="utf-8")
@@ -138,6 +140,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peers", default=sys.executable, help="the python that has scikit-learn")
     parser.add_argument("--out", type=Path, default=harness.RESULTS / "own_words.json")
+    parser.add_argument("--keep", type=Path, help="a new folder for the files and the models")
     parser.add_argument("words", nargs="*", help="settings, such as tokenizer.kind=bpe")
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": harness.machine(), "seconds": given.seconds, "settings": given.words,

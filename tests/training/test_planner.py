@@ -98,6 +98,9 @@ def test_short_rows_are_read_as_often_as_long_ones() -> None:
     steps = choose(short, "marian", tokenizer__kind="char", training__seconds=1e9)["training.steps"]
     epoch = 5000 * 8 / 1024  # four letters and an end are a row of eight tokens
     assert 0.75 * 42 <= steps / epoch <= 42.5  # 80 times for 200 rows, fewer for more
+    longer = replace(short, characters=120_000)  # 20 letters and an end are 24 tokens, whatever the targets have
+    steps = choose(longer, "marian", tokenizer__kind="char", training__seconds=1e9)["training.steps"]
+    assert 0.75 * 42 <= steps / (3 * epoch) <= 42.5
 
 
 def test_steps_are_timed_as_large_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
