@@ -1,7 +1,6 @@
 """What a run is where you did not say it: sizes, rates and length from what the data are. Next: own_data.py.
 
-Each choice has a reason. The rules come from experiments on cuts of several data sets (docs/LOG.md, 2026-11-25); what
-a person sets is taken, and the rest fits itself to it.
+Each choice has a reason; the rules come from experiments (docs/LOG.md). What a person sets is taken, the rest fits it.
 """
 
 import math
@@ -152,9 +151,10 @@ class Planner:
             usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
         if usual.get("metric") == "bleu" and f.target_words < FEW_WORDS:
-            usual = {**usual, "metric": "exact_match"}  # BLEU counts four words together
+            usual = {**usual, "metric": "exact_match"}
+        short = Message("BLEU cannot judge texts of fewer than four words")
         for key, value in {**usual, "clip": 1.0}.items():
-            self.choose(f"training.{key}", value, why)
+            self.choose(f"training.{key}", value, short if value == "exact_match" else why)
         return self.given.get("training.optimizer", usual["optimizer"])
 
     @property
