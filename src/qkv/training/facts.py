@@ -43,12 +43,12 @@ class Facts:
         if self.kind not in ("pairs", "labels"):
             return 0, min(longest, TYPICAL)
 
-        def count(characters: int, end: int) -> int:
+        def count_tokens(characters: int, end: int) -> int:
             return min(longest, 4 * math.ceil((characters / max(1, self.rows) / each + end) / 4))
 
         if self.kind == "labels":
-            return count(self.letters, 0), 0
-        return count(self.characters - self.letters, 1), count(self.letters, 1)
+            return count_tokens(self.letters, 0), 0
+        return count_tokens(self.characters - self.letters, 1), count_tokens(self.letters, 1)
 
 
 def measure_data(splits: Splits, objective: str) -> Facts:
