@@ -1,9 +1,10 @@
-"""Rows of single words in one command: `qkv train FILE` with its defaults, on files that are made here by rule.
+"""Rows that follow a rule, in one command: `qkv train FILE` with its defaults, on files that are made here.
 
 Pairs: a sum and its result, a string backwards, a noun and its plural, a word and its sounds, a Chinese numeral and its
 digits, a date and how ISO 8601 writes it; judged by the share of new rows that come out exactly.
-Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), judged by accuracy beside TF-IDF
-with logistic regression over words and over letters (up to four together, within words).
+Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), which animal does something to the
+other (active and passive, English and Chinese), the last of two verdicts, some of them negated; judged by accuracy
+beside TF-IDF with logistic regression over words (one and two) and over letters (up to four together, within words).
     python bench/own_words.py --seconds 60 --peers ENV/bin/python
 """
 
@@ -100,6 +101,60 @@ def make_languages(lot: random.Random) -> Rows:
     return [(word, name) for name, some in own.items() for word in lot.sample(sorted(some), 1200)]
 
 
+def make_agents(lot: random.Random) -> Rows:
+    """Who does something to another: about 1,100 sentences to learn from."""
+    animals = [
+        "dog", "cat", "horse", "cow", "fox", "wolf", "bear", "lion", "tiger", "mouse", "rabbit", "deer", "goat",
+        "sheep", "duck", "goose", "monkey", "frog"]
+    ways = ("{a} {verb} {b}{where}", "{b} was {verb} by {a}{where}")
+
+    def sentence() -> tuple[str, str]:
+        pair = lot.sample(animals, 2)
+        a, b = (lot.choice(("the ", "the old ", "the grey ", "the hungry ", "the clever ")) + name for name in pair)
+        verb, where = lot.choice(["chased", "bit", "followed", "pushed", "found", "scared"]), lot.choice(
+            ("", " in the garden", " near the river", " at night", " after the rain"))
+        return lot.choice(ways).format(a=a, b=b, verb=verb, where=where), pair[0]
+
+    return [sentence() for _ in range(1400)]
+
+
+def make_chinese_agents(lot: random.Random) -> Rows:
+    """The same in Chinese: about 750 sentences, some with 被 or 把."""
+    animals = [
+        "狗", "猫", "马", "牛", "狐狸", "狼", "熊", "狮子", "老虎", "老鼠", "兔子", "鹿", "山羊", "绵羊", "鸭子", "鹅",
+        "猴子", "大象", "蛇", "青蛙"]
+    ways = ("{when}{a}{verb}了{b}", "{when}{b}被{a}{verb}了", "{when}{a}把{b}{verb}了", "{b}{when}被{a}{verb}了")
+
+    def sentence() -> tuple[str, str]:
+        pair = lot.sample(animals, 2)
+        a, b = (lot.choice(("", "老", "小", "大", "黑", "白")) + name for name in pair)
+        when = lot.choice(("昨天", "早上", "在花园里", "", "在河边", "晚上"))
+        return lot.choice(ways).format(a=a, b=b, verb=lot.choice("咬追踢吓推救"), when=when), pair[0]
+
+    return [sentence() for _ in range(1050)]
+
+
+def make_verdicts(lot: random.Random) -> Rows:
+    """Two verdicts, some negated, with what the last one says: about 700 sentences."""
+    words = {True: ["good", "great", "lovely", "excellent", "wonderful", "superb", "tasty", "friendly"],
+             False: ["bad", "awful", "terrible", "poor", "dreadful", "slow", "rude", "horrible"]}
+    ways = ("the {} was {} but the {} was {}", "we found the {} {} , and the {} was {}", "{} : {} . {} : {}")
+    things = ["food", "service", "room", "staff", "view", "music", "wine", "bed", "pool", "price"]
+
+    def sentence() -> tuple[str, str]:
+        said = list[str]()
+        good = True
+        for thing in lot.sample(things, 2):
+            good, negated = lot.random() < 0.5, lot.random() < 0.4
+            said += [thing, "not " * negated + lot.choice(words[good != negated])]
+        return lot.choice(ways).format(*said), "positive" if good else "negative"
+
+    return [sentence() for _ in range(1000)]
+
+
+LABELS: dict[str, Callable[[random.Random], Rows]] = {
+    "languages": make_languages, "agents": make_agents, "agents in Chinese": make_chinese_agents,
+    "verdicts": make_verdicts}
 PAIRS: dict[str, Callable[[random.Random], Rows]] = {
     "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "sounds": make_sounds,
     "numerals": make_numerals, "dates": make_dates}
@@ -108,7 +163,7 @@ PAIRS: dict[str, Callable[[random.Random], Rows]] = {
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """What the defaults come to on one file."""
     lot = random.Random(given.seed)
-    rows = list(dict.fromkeys((PAIRS.get(name) or make_languages)(lot)))
+    rows = list(dict.fromkeys((PAIRS | LABELS)[name](lot)))
     lot.shuffle(rows)
     with tempfile.TemporaryDirectory() if not given.keep else nullcontext(given.keep / name) as temporary:
         Path(temporary).mkdir(parents=True, exist_ok=True)
@@ -135,7 +190,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Print a line for each file, and write all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", choices=[*PAIRS, "languages"], default=[*PAIRS, "languages"])
+    parser.add_argument("--sets", nargs="+", choices=[*PAIRS, *LABELS], default=[*PAIRS, *LABELS])
     parser.add_argument("--seconds", type=float, default=60.0, help="training.seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peers", default=sys.executable, help="the python that has scikit-learn")

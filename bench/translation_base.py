@@ -191,8 +191,8 @@ def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
     return both_ways(run)
 
 
-def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
-    """CTranslate2 on the same weights, through its own converter."""
+def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start: int | None = None) -> Any:
+    """CTranslate2's translator, through its own converter; `start` is a token that begins texts with its embedding."""
     library, transformers = need("ctranslate2"), need("transformers")
     from ctranslate2.converters import TransformersConverter
 
@@ -203,12 +203,24 @@ def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, An
             size = transformers.AutoConfig.from_pretrained(folder / "hf").vocab_size
             names = {f"w{i}": i for i in range(size)} | {"<pad>": size - 1}
             del names[f"w{size - 1}"]
-            return SimpleNamespace(get_vocab=lambda: names, eos_token=f"w{EOS}", unk_token="w1", bos_token=None,
+            return SimpleNamespace(get_vocab=lambda: names, eos_token=f"w{eos}", unk_token="w2", bos_token=None,
                                    convert_ids_to_tokens=lambda i: f"w{i}")  # fmt: skip
+
+        def _load(self) -> Any:
+            spec = super()._load()
+            if start is not None:
+                spec.decoder.start_from_zero_embedding = False
+                spec.config.decoder_start_token = f"w{start}"
+            return spec
 
     quiet(transformers)
     path = Converter(str(folder / "hf")).convert(str(folder / f"{kind}-{os.getpid()}"), quantization=kind)
-    translator = library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+    return library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+
+
+def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
+    """CTranslate2 on the same weights."""
+    translator = ctranslate_model(given, folder, kind)
     batches = [[[f"w{i}" for i in row] for row in batch] for batch in read_batches(folder)]
 
     def run(forced: bool) -> list[list[int]]:

@@ -74,6 +74,29 @@ def test_rows_of_single_words_are_learnt_letter_by_letter(kind: str, family: str
     assert kind == "labels" or found["model.dropout"] == 0.1 < usual["model.dropout"]
 
 
+def test_labels_of_few_words_that_all_recur_go_by_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "time_training_step", lambda *args, **more: 0.01)
+    facts = Facts("labels", "labels", 1000, 50_000, 50_000, 30, 0.0, 60)
+    natural, ordered = (choose(replace(facts, once=once), "bert") for once in (0.1, 0.09))
+    assert (natural["model.layers"], natural["model.dropout"], natural["training.word_dropout"]) == (1, 0.7, 0.2)
+    assert (ordered["model.width"], ordered["model.layers"], ordered["model.dropout"]) == (128, 2, 0.3)
+    assert "training.word_dropout" not in ordered
+    assert ordered["training.steps"] > natural["training.steps"]
+    assert choose(replace(facts, once=0.0), "bert", training__seconds=14)["model.width"] == 64  # room for 1,400 steps
+    assert choose(replace(facts, once=0.0, objective="similarity"), "bert")["model.layers"] == 1
+
+
+def test_words_that_occur_once_are_counted_in_every_script() -> None:
+    def once(*texts: str, objective: str = "labels") -> float:
+        rows = [(text, "a") for text in texts]
+        return measure_data(Splits(rows, rows), objective).once
+
+    assert once("the cat bit the dog", "the dog bit a cat") == 0.2  # one of five
+    assert once("猫咬了狗", "狗咬猫") == 0.25
+    assert once("") == 1.0
+    assert once("the cat", "the cat", objective="pairs") == 1.0  # nobody asks
+
+
 def test_short_answers_are_judged_by_how_many_are_right() -> None:
     facts = Facts("pairs", "pairs", 3000, 90_000, 45_000, 60, 0.0, 20)
     assert choose(replace(facts, target_words=3.9), "marian")["training.metric"] == "exact_match"

@@ -15,6 +15,7 @@ SEEN, LOOKS = 30_000, 30  # characters of a text that are measured at each of so
 UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, Japanese; Thai
 WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 TYPICAL = 64  # tokens of a row of plain text that is timed
+ONCE = 0.1  # share of different words that occur once; natural texts have 0.17 to 0.8, templates filled in almost 0
 FEW_WORDS = 4  # texts of fewer have no four words together, which BLEU counts
 LABELLED = ("labels", "similarity", "choice")
 
@@ -34,6 +35,12 @@ class Facts:
     share: float = 0.0  # of the rows, held out because nobody said which
     recurring: float = 1.0  # the share of words that occur more than once, on the side where fewer do
     target_words: float = math.inf  # of an average target
+    once: float = 1.0  # the share of different words that occur once, in sources with labels
+
+    @property
+    def ordered(self) -> bool:
+        """Whether labels go by the order of words, as each of them is in many texts."""
+        return self.objective == "labels" and self.once < ONCE
 
     def measure_row(self, each: float, longest: int) -> tuple[int, int]:
         """The tokens of an average row's source and target (0: none), at `each` characters a token, `longest` at most.
@@ -76,7 +83,8 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
-                 min(measure_recurring(side) for side in (sources, targets)), count_words(targets))
+                 min(measure_recurring(side) for side in (sources, targets)), count_words(targets),
+                 measure_once(sources) if labelled else 1.0)
 
 
 def count_words(texts: Sequence[str]) -> float:
@@ -91,3 +99,9 @@ def measure_recurring(texts: Sequence[str]) -> float:
         return 1.0
     counts = Counter(text.split())
     return sum(n for n in counts.values() if n > 1) / max(1, counts.total())
+
+
+def measure_once(texts: Sequence[str]) -> float:
+    """The share of different words, or Chinese characters, that occur once; 1.0 without any."""
+    counts = Counter(WORDS.findall("\n".join(texts)))
+    return sum(n == 1 for n in counts.values()) / len(counts) if counts else 1.0

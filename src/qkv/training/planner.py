@@ -26,7 +26,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
 }
 SIZES = {  # from so many characters on, width and layers; the first are for short runs
-    "labels": ((0, 64, 1), (5e6, 128, 2)),
+    "labels": ((0, 64, 1), (5e6, 128, 2)), "ordered": ((0, 64, 2), (0, 128, 2)),
     "pairs": ((0, 64, 2), (0, 96, 2), (0, 128, 2), (3e5, 192, 3), (2e7, 256, 4)),
 }
 WIDE = (0, 256, 1)  # for labels, from a thousand texts of more than a few words on
@@ -97,15 +97,16 @@ class Planner:
     def choose_model(self, size: int, each: float, time_step: Callable[[Shape, float], float]) -> Shape:
         """The size of a new model of `size` tokens of `each` so many characters: what these fill, if there is time."""
         f, given = self.facts, self.given
-        learnt = "text" if f.objective == "text" else f.kind
+        learnt = "text" if f.objective == "text" else "ordered" if f.ordered else f.kind
         sizes = [one for one in SIZES.get(learnt, LARGER) if one[0] <= f.characters]
-        wide = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6
+        wide = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6 and not f.ordered
         sizes += [WIDE] if wide and f.objective == "labels" and given["model.family"] == "bert" else []
-        why = Message("the size that {characters:,} characters fill", characters=f.characters)
+        why = Message("every word is in many texts, so their order counts too") if f.ordered else Message(
+            "the size that {characters:,} characters fill", characters=f.characters)
         shape = self.fit(sizes[-1])
         while len(sizes) > 1 and not given.keys() & {"model.width", "model.layers"}:
             steps = TAUGHT * count_weights(shape, size, f) / (self.tokens * (2 if f.kind == "pairs" else 1))
-            steps = max(600, 10 * f.characters / each / self.tokens) if f.kind == "labels" else steps
+            steps = max(self.least, 10 * f.characters / each / self.tokens) if f.kind == "labels" else steps
             if steps * time_step(shape, steps / self.seconds) <= self.seconds:
                 break
             sizes.pop()
@@ -121,9 +122,6 @@ class Planner:
         if f.kind == "labels" and shape.family == "bert":
             shape = replace(shape, ffn=self.choose("model.ffn", min(256, 2 * shape.width), why))
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
-            if f.objective == "labels":
-                why = Message("against learning {rows:,} rows by heart", rows=f.rows)
-                self.choose("training.word_dropout", 0.2, why)
         if (f.kind, shape.family) in (("labels", "bert"), ("pairs", "marian")) and f.longest / each > 250:
             most = 512 if f.kind == "labels" else self.tokens  # a step holds no longer pair
             self.choose("model.context", min(most, 8 * math.ceil(f.longest / each / 8) + 8),
@@ -141,8 +139,8 @@ class Planner:
     def choose_rate(self, width: int, *, new: bool) -> str:
         """Optimiser (given back) and rate: of a new model, or gentler of one that was trained before."""
         f = self.facts
-        name = "hidden" if f.objective in HIDDEN else f.kind
-        usual, why = USUAL.get(name, USUAL["plain text"]), Message("usual for a new model")
+        why = Message("usual for a new model")
+        usual = USUAL.get("hidden" if f.objective in HIDDEN else f.kind, USUAL["plain text"])
         if not new:
             adapters = bool(self.given.get("training.lora.rank"))
             why = Message("usual for adapters") if adapters else Message("gentle, as the model was trained before")
@@ -152,9 +150,9 @@ class Planner:
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
         if usual.get("metric") == "bleu" and f.target_words < FEW_WORDS:
             usual = {**usual, "metric": "exact_match"}
-        short = Message("BLEU cannot judge texts of fewer than four words")
         for key, value in {**usual, "clip": 1.0}.items():
-            self.choose(f"training.{key}", value, short if value == "exact_match" else why)
+            self.choose(f"training.{key}", value, why if value != "exact_match" else Message(
+                "BLEU cannot judge texts of fewer than four words"))
         return self.given.get("training.optimizer", usual["optimizer"])
 
     @property
@@ -169,12 +167,16 @@ class Planner:
         usual = 1024 if self.facts.rows < 1e5 or self.facts.kind != "pairs" else 2048
         return self.given.get("training.tokens", usual)
 
+    @property
+    def least(self) -> int:
+        """The steps that a new model needs."""
+        f, hard = self.facts, self.facts.ordered or self.facts.unspaced > 0.2 or self.facts.recurring < RECURRING
+        return {"pairs": 200, "labels": 1500 if hard else 600}.get(f.kind, 300)  # hard: a token alone means little
+
     def choose_length(self, each: float, pace: Callable[[float], float] | None, width: int = 0) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
-        f, given = self.facts, self.given
-        new, rows = pace is not None, max(1, f.rows)
-        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # characters mean little each
-        least = {"pairs": 200, "labels": labels}.get(f.kind, 300) if new else 120 if f.kind == "labels" else 60
+        f, given, new, rows = self.facts, self.given, pace is not None, max(1, self.facts.rows)
+        least = self.least if new else 120 if f.kind == "labels" else 60
         passes = {"pairs": 80 * (rows / 200) ** -0.2, "labels": 10.0}.get(
             f.kind, 20 * (max(1, f.characters) / 1e5) ** -0.5)
         passes = min(100.0, max(0.3, passes)) if new else 5.0
@@ -208,28 +210,26 @@ class Planner:
 
     def choose_dropout(self, passes: float, width: int) -> None:
         """The dropout of a new model of a width that reads its data so many times."""
-        f = self.facts
+        f, why = self.facts, Message("against learning {rows:,} rows by heart", rows=self.facts.rows)
         if f.kind == "labels":
-            dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 else 0.3
+            dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 and not f.ordered else 0.3
+            if f.objective == "labels" and self.given["model.family"] == "bert" and not f.ordered:
+                self.choose("training.word_dropout", 0.2, why)  # who does what is not told without one of the words
         else:
             dropout = next(rate for most, rate in DROPOUT if passes < most)
             dropout = min(0.1, dropout) if f.recurring < RECURRING else dropout  # more delays what follows rules
-        why = Message("against learning {rows:,} rows by heart", rows=f.rows) if dropout else Message(
-            "so much text is read too few times to be learnt by heart")
-        self.choose("model.dropout", dropout, why)
+        self.choose("model.dropout", dropout, why if dropout else Message(
+            "so much text is read too few times to be learnt by heart"))
 
 
 def count_weights(shape: Shape, size: int, facts: Facts) -> int:
     """About how many weights work on each token of a model of such a shape over so many tokens."""
-    blocks, table = 28 if facts.kind == "pairs" else 12, 0 if facts.kind == "labels" else size
-    return blocks * shape.layers * shape.width**2 + table * shape.width
+    return (28 if facts.kind == "pairs" else 12) * shape.layers * shape.width**2 + (
+        0 if facts.kind == "labels" else size) * shape.width
 
 
 def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Every setting that is not given, chosen for these data.
-
-    `given` has the model's family; of a run that begins with a trained model, its `base` and the width of that.
-    """
+    """Every setting that is not given; of a run that begins with a trained model `base` and its width are."""
     planner = Planner(facts, given)
     if given.get("base"):
         planner.choose_rate(given.get("model.width", 256), new=False)
