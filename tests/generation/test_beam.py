@@ -4,6 +4,7 @@ import functools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,7 @@ from qkv.core.init import initialise
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
 from qkv.errors import QkvError
-from qkv.generation.beam import BeamSearch, Search, beam, order_children
-from qkv.generation.candidates import Candidate
+from qkv.generation.beam import BeamSearch, Search, beam, place_children
 from qkv.generation.decoder import Decoder, Ensemble
 from qkv.generation.engine import generate
 from qkv.generation.sequence import DecodeOptions
@@ -313,13 +313,12 @@ def test_the_bound_stops_early_and_loses_nothing():
 
 def test_children_stand_where_their_parents_stood():
     wanted = {(2, 0, 2, 1): [0, 1, 2, 2], (7, 7, 7, 7): [7, 7, 7, 7], (9, 8, 11, 10): [8, 9, 10, 11]}
-    for parents, stand in wanted.items():
-        live = [Candidate(-n, row, n, 0.0) for n, row in enumerate(parents)]
-        ordered = order_children(live, 4)
-        assert [c.row for c in ordered] == stand
-        assert sorted(c.token for c in ordered) == [0, 1, 2, 3]  # nobody is lost
-        if parents[0] == 2:
-            assert [c.token for c in ordered] == [1, 3, 0, 2]  # the likelier child of 2 stays, its sister moves
+    parents = np.array(list(wanted))
+    children = place_children(parents % 4)
+    for rows, child, stand in zip(parents, children, wanted.values(), strict=True):
+        assert rows[child].tolist() == stand
+        assert sorted(child) == [0, 1, 2, 3]  # nobody is lost
+    assert children[0].tolist() == [1, 3, 0, 2]  # the likelier child of 2 stays, its sister moves
 
 
 def test_sources_of_unequal_length_are_read_apart_and_nothing_changes(monkeypatch):

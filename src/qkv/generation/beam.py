@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -91,12 +92,12 @@ class Hypothesis:
     finish_reason: Finish
 
 
-class Text(NamedTuple):
-    """The last token of what a beam wrote, with its logprob under the model itself, and what stands before it."""
+class Step(NamedTuple):
+    """What a step wrote in each row: the token, its logprob under the model itself, and the row that it continued."""
 
-    before: "Text | None"
-    token: int
-    logprob: float
+    parents: Any  # BM, as are the others
+    tokens: Any
+    logprobs: Any
 
 
 @dataclass
@@ -105,7 +106,6 @@ class Beams:
 
     sources: list[int]
     sums: Tensor  # B M
-    texts: list[Text | None]  # BM
     guides: list[Guide | None]  # BM
 
 
@@ -151,64 +151,73 @@ class BeamSearch:
         check_guides(guides, limits)
         self.best = min(search.nbest, search.width)  # of a group
         self.guided, self.before = bool(guides), [options.list_before(p) for p in prompts]
-        self.beams = Beams(list(range(len(limits))), none, [None] * len(limits), guides)
+        self.beams, self.steps = Beams(list(range(len(limits))), none, guides), list[Step]()
 
     def advance(self, logits: Tensor) -> Tensor:
         """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
         found = self.rank_candidates(logits)
         # ids are exact in the type of sums; this is all that the host reads
-        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).tolist()
+        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).cpu().numpy()  # B C 4
         self.written += 1
-        return self.go_on([self.take_candidates(n, [Candidate(c[0], int(c[1]), int(c[2]), c[3]) for c in each])
-                           for n, each in enumerate(table)])
+        return self.go_on(*self.take_candidates(table))
 
-    def take_candidates(self, n: int, each: list[Candidate]) -> list[Candidate]:
-        """Of a source's candidates, best first, those that go on, each where its parent stood; none when it is done.
+    def take_candidates(self, table: Any) -> tuple[list[int], Any]:
+        """Of all sources' candidates [B, C, 4], best first, those that go on [B, M, 4], and which sources go on.
 
         Those that end and stand among the first `beams` become hypotheses. The likeliest that do not end continue;
         where too few are left, one that ended fills the place.
         """
-        source, width, ends = self.beams.sources[n], self.search.width, self.options.eos
-        if any(math.isnan(c.total) for c in each):
-            self.faults[source] = QkvError(
-                "text {number}: its logits are not finite numbers; `check` scans the model's weights",
-                code="logits-not-finite", number=source // self.search.groups + 1)
-            return []
-        for c in each[:width]:
-            if c.token in ends and c.total > -math.inf:
-                self.found[source].append(self.write_out(c, "stop"))
-        self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[:width]
-        live = [c for c in each if c.token not in ends][:width]
-        live += [c._replace(total=-math.inf) for c in each if c.token in ends][: width - len(live)]
-        if not self.is_done(source, self.written, max(c.total for c in live)):
-            return order_children(live, self.beams.sums.shape[1])
-        self.add_live(source, live)
-        return []
+        ends = np.isin(table[..., 2], self.options.eos)  # B C
+        columns = np.argsort(ends, 1, kind="stable")[:, : self.search.width]  # B M
+        live = np.take_along_axis(table, columns[..., None], 1)  # B M 4
+        live[np.take_along_axis(ends, columns, 1), 0] = -math.inf
+        ended = ends & (table[..., 0] > -math.inf)  # B C
+        for n in np.flatnonzero(ended[:, : self.search.width].any(1)):
+            self.take_ended(self.beams.sources[n], list_candidates(table[n, : self.search.width]))
+        broken, stay = np.isnan(table[..., 0]).any(1).tolist(), list[int]()
+        for n, (source, best) in enumerate(zip(self.beams.sources, live[..., 0].max(1).tolist(), strict=True)):
+            if broken[n]:
+                self.faults[source] = QkvError(
+                    "text {number}: its logits are not finite numbers; `check` scans the model's weights",
+                    code="logits-not-finite", number=source // self.search.groups + 1)
+            elif self.is_done(source, self.written, best):
+                self.add_live(source, list_candidates(live[n]))
+            else:
+                stay.append(n)
+        children = place_children(live[..., 1].astype(int) % self.beams.sums.shape[1])  # B M
+        return stay, np.take_along_axis(live, children[..., None], 1)
+
+    def take_ended(self, source: int, each: list[Candidate]) -> None:
+        """Those of a source's first candidates that ended become hypotheses, and the best ones stay."""
+        self.found[source] += [self.write_out(c, "stop") for c in each
+                               if c.token in self.options.eos and c.total > -math.inf]
+        self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[: self.search.width]
 
     def write_out(self, last: Candidate, reason: Finish) -> Hypothesis:
         """The hypothesis that a candidate ends."""
-        pairs, text = [(last.token, last.logprob)], self.beams.texts[last.row]
-        while text:
-            pairs.append(text[1:])
-            text = text.before
-        tokens, logprobs = (list(part) for part in zip(*reversed(pairs), strict=True))
-        return Hypothesis(tokens, last.total / self.search.divisor(len(tokens)), logprobs, reason)
+        tokens, logprobs, row = [last.token], [last.logprob], last.row
+        for step in reversed(self.steps):
+            tokens.append(int(step.tokens[row]))
+            logprobs.append(float(step.logprobs[row]))
+            row = step.parents[row]
+        return Hypothesis(tokens[::-1], last.total / self.search.divisor(len(tokens)), logprobs[::-1], reason)
 
-    def go_on(self, live: list[list[Candidate]]) -> Tensor:
+    def go_on(self, stay: list[int], live: Any) -> Tensor:
         """Finished sources leave the batch, and the cache follows the beams' parents; the next ids to read."""
-        stay = [n for n, each in enumerate(live) if each]
-        tail = [n for n in stay if n >= len(stay)]  # the last ones fill the holes, so that few rows move
-        stay = [n if live[n] else tail.pop() for n in range(len(stay))]
-        rows, old, device = [c for n in stay for c in live[n]], self.beams, self.decoder.device
-        sums = torch.tensor([c.total for c in rows], dtype=old.sums.dtype, device=device).view(-1, self.search.width)
-        self.beams = Beams([old.sources[n] for n in stay], sums, [Text(old.texts[c.row], *c[2:]) for c in rows],
-                           [self.lead(c) for c in rows] if self.guided else [])
-        parents = torch.tensor([c.row for c in rows])
+        left, tail = set(stay), [n for n in stay if n >= len(stay)]  # the last fill the holes, so that few rows move
+        stay = [n if n in left else tail.pop() for n in range(len(stay))]
+        rows, old, device = live[stay].reshape(-1, 4), self.beams, self.decoder.device
+        parents, tokens = rows[:, 1].astype(int), rows[:, 2].astype(int)
+        self.steps.append(Step(parents, tokens, rows[:, 3]))
+        sums = torch.from_numpy(rows[:, 0].copy()).to(device).view(-1, self.search.width)
+        guides = [self.lead(c) for c in list_candidates(rows)] if self.guided else []
+        self.beams = Beams([old.sources[n] for n in stay], sums, guides)
         if self.written > 1 and len(stay) == len(live):
-            self.decoder.reorder(parents)
+            self.decoder.reorder(torch.from_numpy(parents))
         elif stay:  # at first each source's one row becomes its beams
-            self.decoder.select_rows(parents, torch.tensor(stay) if len(stay) < len(live) else None)
-        return torch.tensor([c.token for c in rows], device=device)
+            kept = torch.tensor(stay) if len(stay) < len(live) else None
+            self.decoder.select_rows(torch.from_numpy(parents), kept)
+        return torch.from_numpy(tokens).to(device)
 
     def lead(self, c: Candidate) -> Guide | None:
         """The guide of the row that a candidate goes on from, after it."""
@@ -282,10 +291,17 @@ class BeamSearch:
         start = [torch.tensor(self.before[n] if self.before else (), dtype=torch.long, device=device)
                  for n in beams.sources]
         before = pad_sequence(start, batch_first=True, padding_value=none, padding_side="left")  # B T
-        own = torch.tensor([list_tokens(text) for text in beams.texts], dtype=torch.long, device=device)  # BM T
+        own = torch.from_numpy(self.list_tokens(len(logprobs))).to(device)  # BM T
         text = torch.cat((before.repeat_interleave(beams.sums.shape[1], 0), own), 1)  # BM T
         written = torch.full((len(text),), self.written, device=device)
         return sampling.adjust(logprobs, self.search, text, written, self.eos.expand(len(text), -1))
+
+    def list_tokens(self, rows: int) -> Any:
+        """What each row wrote [BM, T]."""
+        found, row = np.empty((rows, self.written), dtype=int), np.arange(rows)
+        for at, step in reversed(list(enumerate(self.steps))):
+            found[:, at], row = step.tokens[row], step.parents[row]
+        return found
 
     def rank_groups(self, values: Tensor, own: Tensor, wanted: int) -> Candidates:
         """One group after another: each pays for what those before it chose to go on with."""
@@ -336,13 +352,9 @@ class BeamSearch:
                 number=source // self.search.groups + 1)
 
 
-def list_tokens(text: Text | None) -> list[int]:
-    """The tokens of what a beam wrote."""
-    found: list[int] = []
-    while text:
-        found.append(text.token)
-        text = text.before
-    return found[::-1]
+def list_candidates(rows: Any) -> list[Candidate]:
+    """The candidates of a table [C, 4]."""
+    return [Candidate(total, int(row), int(token), logprob) for total, row, token, logprob in rows.tolist()]
 
 
 def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
@@ -354,14 +366,17 @@ def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
                            needed=guide.remaining, limit=limit)
 
 
-def order_children(live: Seq[Candidate], beams: int) -> list[Candidate]:
-    """The children of a source's rows, each at its parent's place if it is the first one, else at a free one.
+def place_children(parents: Any) -> Any:
+    """Which child stands at each place [B, M]: the first one of a parent at that one's, the others at free ones.
 
-    A cache row moves only where one parent has several children.
+    `parents` [B, M] are places of a source. A cache row moves only where one parent has several children.
     """
-    first: dict[int, Candidate] = {}
-    later = iter([c for c in live if first.setdefault(c.row % beams, c) is not c])
-    return [first[place] if place in first else next(later) for place in range(len(live))]
+    size = parents.shape[1]
+    later = (np.tril(parents[:, :, None] == parents[:, None], -1)).any(2)  # B M, has an elder sister
+    taken = (parents[:, None] == np.arange(size)[:, None]).any(2)  # B M
+    place = np.where(later, 0, parents)
+    place[later] = np.nonzero(~taken)[1]  # each source has as many free places
+    return np.argsort(place, 1)
 
 
 def join_groups(found: list[list[Hypothesis]], groups: int) -> list[list[Hypothesis]]:

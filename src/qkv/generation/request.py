@@ -142,12 +142,11 @@ class Request:
         """Take the next ids of all beams."""
         search = self.search
         assert search is not None
-        search.advance(torch.stack([row.logits for row in self.group.rows if row.logits is not None]))
+        tokens = search.advance(torch.stack([row.logits for row in self.group.rows if row.logits is not None]))
         if not search.beams.sources:
             return self.take_found(search, 0)
-        for row, text in zip(self.group.rows, search.beams.texts, strict=True):
-            assert text is not None
-            row.ids.append(text.token)
+        for row, token in zip(self.group.rows, tokens.tolist(), strict=True):
+            row.ids.append(token)
         return None
 
 
