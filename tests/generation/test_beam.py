@@ -314,7 +314,7 @@ def test_the_bound_stops_early_and_loses_nothing():
 def test_children_stand_where_their_parents_stood():
     wanted = {(2, 0, 2, 1): [0, 1, 2, 2], (7, 7, 7, 7): [7, 7, 7, 7], (9, 8, 11, 10): [8, 9, 10, 11]}
     parents = np.array(list(wanted))
-    children = place_children(parents % 4)
+    children = place_children(parents, 4)
     for rows, child, stand in zip(parents, children, wanted.values(), strict=True):
         assert rows[child].tolist() == stand
         assert sorted(child) == [0, 1, 2, 3]  # nobody is lost

@@ -22,7 +22,7 @@ from qkv.explore.question import (
     fit_text,
     question_as_json,
 )
-from qkv.generation.beam import BeamSearch, Hypothesis
+from qkv.generation.beam import BeamSearch, Hypothesis, list_candidates
 from qkv.generation.candidates import Candidate, Candidates
 from qkv.generation.decoder import Decoder, count_new_tokens
 from qkv.lens.trace import Trace
@@ -75,10 +75,10 @@ class RecordingSearch(BeamSearch):
                 self.nodes.append(Node(step, self.places[parent], token, total, "ended" if ends else "pruned"))
         return found
 
-    def go_on(self, live: list[list[Candidate]]) -> Tensor:
+    def go_on(self, stay: list[int], live: Any) -> Tensor:
         """As in BeamSearch; candidates that go on are marked as kept."""
-        self.places = self.mark_kept(live[0])
-        return super().go_on(live)
+        self.places = self.mark_kept(list_candidates(live[0])) if stay else []
+        return super().go_on(stay, live)
 
     def add_live(self, source: int, live: list[Candidate]) -> None:
         """As in BeamSearch, where the search is over."""

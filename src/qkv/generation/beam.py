@@ -171,8 +171,7 @@ class BeamSearch:
         columns = np.argsort(ends, 1, kind="stable")[:, : self.search.width]  # B M
         live = np.take_along_axis(table, columns[..., None], 1)  # B M 4
         live[np.take_along_axis(ends, columns, 1), 0] = -math.inf
-        ended = ends & (table[..., 0] > -math.inf)  # B C
-        for n in np.flatnonzero(ended[:, : self.search.width].any(1)):
+        for n in np.flatnonzero(ends[:, : self.search.width].any(1)):
             self.take_ended(self.beams.sources[n], list_candidates(table[n, : self.search.width]))
         broken, stay = np.isnan(table[..., 0]).any(1).tolist(), list[int]()
         for n, (source, best) in enumerate(zip(self.beams.sources, live[..., 0].max(1).tolist(), strict=True)):
@@ -184,7 +183,7 @@ class BeamSearch:
                 self.add_live(source, list_candidates(live[n]))
             else:
                 stay.append(n)
-        children = place_children(live[..., 1].astype(int) % self.beams.sums.shape[1])  # B M
+        children = place_children(live[..., 1].astype(int), self.beams.sums.shape[1])  # B M
         return stay, np.take_along_axis(live, children[..., None], 1)
 
     def take_ended(self, source: int, each: list[Candidate]) -> None:
@@ -366,14 +365,14 @@ def check_guides(guides: Seq[Guide | None], limits: Seq[int]) -> None:
                            needed=guide.remaining, limit=limit)
 
 
-def place_children(parents: Any) -> Any:
+def place_children(rows: Any, beams: int) -> Any:
     """Which child stands at each place [B, M]: the first one of a parent at that one's, the others at free ones.
 
-    `parents` [B, M] are places of a source. A cache row moves only where one parent has several children.
+    `rows` [B, M] are the parents, of so many `beams` each. A cache row moves only where one has several children.
     """
-    size = parents.shape[1]
-    later = (np.tril(parents[:, :, None] == parents[:, None], -1)).any(2)  # B M, has an elder sister
-    taken = (parents[:, None] == np.arange(size)[:, None]).any(2)  # B M
+    parents = rows % beams
+    later = np.tril(parents[:, :, None] == parents[:, None], -1).any(2)  # B M, has an elder sister
+    taken = (parents[:, None] == np.arange(rows.shape[1])[:, None]).any(2)  # B M
     place = np.where(later, 0, parents)
     place[later] = np.nonzero(~taken)[1]  # each source has as many free places
     return np.argsort(place, 1)
