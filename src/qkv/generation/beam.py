@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -92,14 +92,6 @@ class Hypothesis:
     finish_reason: Finish
 
 
-class Step(NamedTuple):
-    """What a step wrote in each row: the token, its logprob under the model itself, and the row that it continued."""
-
-    parents: Any  # BM, as are the others
-    tokens: Any
-    logprobs: Any
-
-
 @dataclass
 class Beams:
     """The live hypotheses of all sources still searched; rows stand source by source, children where parents stood."""
@@ -143,27 +135,28 @@ class BeamSearch:
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         self.faults: dict[int, QkvError] = {}  # of sources whose search failed
-        self.written = 0  # tokens of each row
+        self.written, self.steps = 0, list[Any]()  # tokens of each row; those that went on [BM, 4] (take_candidates)
         # long sums of fp32 would drift; MPS has nothing wider
         wide = torch.float32 if decoder.device.type == "mps" else torch.float64
-        none = torch.zeros(len(limits), 1, dtype=wide, device=decoder.device)
         guides = list[Guide | None](options.guides if len(options.guides) > 1 else options.guides * len(limits))
         check_guides(guides, limits)
         self.best = min(search.nbest, search.width)  # of a group
         self.guided, self.before = bool(guides), [options.list_before(p) for p in prompts]
-        self.beams, self.steps = Beams(list(range(len(limits))), none, guides), list[Step]()
+        none = torch.zeros(len(limits), 1, dtype=wide, device=decoder.device)
+        self.beams = Beams(list(range(len(limits))), none, guides)
 
     def advance(self, logits: Tensor) -> Tensor:
         """Choose among the followers of every live hypothesis, logits [BM, V]; give the next ids to read [BM]."""
         found = self.rank_candidates(logits)
-        # ids are exact in the type of sums; this is all that the host reads
-        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).cpu().numpy()  # B C 4
         self.written += 1
-        return self.go_on(*self.take_candidates(table))
+        # ids are exact in the type of sums; this is all that the host reads
+        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).cpu()  # B C 4
+        return self.go_on(*self.take_candidates(table.numpy()))
 
     def take_candidates(self, table: Any) -> tuple[list[int], Any]:
         """Of all sources' candidates [B, C, 4], best first, those that go on [B, M, 4], and which sources go on.
 
+        The four: the sum, the row that is continued, the token, its logprob under the model itself (Candidate).
         Those that end and stand among the first `beams` become hypotheses. The likeliest that do not end continue;
         where too few are left, one that ended fills the place.
         """
@@ -188,35 +181,33 @@ class BeamSearch:
 
     def take_ended(self, source: int, each: list[Candidate]) -> None:
         """Those of a source's first candidates that ended become hypotheses, and the best ones stay."""
-        self.found[source] += [self.write_out(c, "stop") for c in each
-                               if c.token in self.options.eos and c.total > -math.inf]
-        self.found[source] = sorted(self.found[source], key=lambda h: -h.score)[: self.search.width]
+        ended = [self.write_out(c, "stop") for c in each if c.token in self.options.eos and c.total > -math.inf]
+        self.found[source] = sorted(self.found[source] + ended, key=lambda h: -h.score)[: self.search.width]
 
     def write_out(self, last: Candidate, reason: Finish) -> Hypothesis:
         """The hypothesis that a candidate ends."""
-        tokens, logprobs, row = [last.token], [last.logprob], last.row
+        pairs, row = [(last.token, last.logprob)], last.row
         for step in reversed(self.steps):
-            tokens.append(int(step.tokens[row]))
-            logprobs.append(float(step.logprobs[row]))
-            row = step.parents[row]
-        return Hypothesis(tokens[::-1], last.total / self.search.divisor(len(tokens)), logprobs[::-1], reason)
+            _, row, token, logprob = step[int(row)].tolist()
+            pairs.append((int(token), logprob))
+        tokens, logprobs = (list(part) for part in zip(*reversed(pairs), strict=True))
+        return Hypothesis(tokens, last.total / self.search.divisor(len(tokens)), logprobs, reason)
 
     def go_on(self, stay: list[int], live: Any) -> Tensor:
         """Finished sources leave the batch, and the cache follows the beams' parents; the next ids to read."""
         left, tail = set(stay), [n for n in stay if n >= len(stay)]  # the last fill the holes, so that few rows move
         stay = [n if n in left else tail.pop() for n in range(len(stay))]
         rows, old, device = live[stay].reshape(-1, 4), self.beams, self.decoder.device
-        parents, tokens = rows[:, 1].astype(int), rows[:, 2].astype(int)
-        self.steps.append(Step(parents, tokens, rows[:, 3]))
+        parents, tokens = torch.from_numpy(rows[:, 1:3].T.astype(int))
+        self.steps.append(rows)
         sums = torch.from_numpy(rows[:, 0].copy()).to(device).view(-1, self.search.width)
         guides = [self.lead(c) for c in list_candidates(rows)] if self.guided else []
         self.beams = Beams([old.sources[n] for n in stay], sums, guides)
         if self.written > 1 and len(stay) == len(live):
-            self.decoder.reorder(torch.from_numpy(parents))
+            self.decoder.reorder(parents)
         elif stay:  # at first each source's one row becomes its beams
-            kept = torch.tensor(stay) if len(stay) < len(live) else None
-            self.decoder.select_rows(torch.from_numpy(parents), kept)
-        return torch.from_numpy(tokens).to(device)
+            self.decoder.select_rows(parents, torch.tensor(stay) if len(stay) < len(live) else None)
+        return tokens.to(device)
 
     def lead(self, c: Candidate) -> Guide | None:
         """The guide of the row that a candidate goes on from, after it."""
@@ -299,7 +290,7 @@ class BeamSearch:
         """What each row wrote [BM, T]."""
         found, row = np.empty((rows, self.written), dtype=int), np.arange(rows)
         for at, step in reversed(list(enumerate(self.steps))):
-            found[:, at], row = step.tokens[row], step.parents[row]
+            found[:, at], row = step[row, 2], step[row, 1].astype(int)
         return found
 
     def rank_groups(self, values: Tensor, own: Tensor, wanted: int) -> Candidates:

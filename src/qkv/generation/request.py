@@ -144,10 +144,9 @@ class Request:
         assert search is not None
         tokens = search.advance(torch.stack([row.logits for row in self.group.rows if row.logits is not None]))
         if not search.beams.sources:
-            return self.take_found(search, 0)
-        for row, token in zip(self.group.rows, tokens.tolist(), strict=True):
+            self.take_found(search, 0)
+        for row, token in zip(self.group.rows, tokens.tolist(), strict=False):  # none where the search is over
             row.ids.append(token)
-        return None
 
 
 class BeamTables:
