@@ -191,7 +191,8 @@ def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
     return both_ways(run)
 
 
-def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start: int | None = None) -> Any:
+def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start: int | None = None,
+                     workers: int = 1) -> Any:  # fmt: skip
     """CTranslate2's translator, through its own converter; `start` is a token that begins texts with its embedding."""
     library, transformers = need("ctranslate2"), need("transformers")
     from ctranslate2.converters import TransformersConverter
@@ -215,7 +216,7 @@ def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start:
 
     quiet(transformers)
     path = Converter(str(folder / "hf")).convert(str(folder / f"{kind}-{os.getpid()}"), quantization=kind)
-    return library.Translator(path, compute_type=kind, intra_threads=given.threads, inter_threads=1)
+    return library.Translator(path, compute_type=kind, intra_threads=given.threads // workers, inter_threads=workers)
 
 
 def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:

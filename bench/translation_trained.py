@@ -22,7 +22,9 @@ def main() -> None:
     given = options(__doc__ or "", model=("", "a translator"), test=("", "its test, as text, tab, target"),
                     batch=(64, "sentences in a batch"))  # fmt: skip
     makers = {f"qkv {kind}": partial(ours, kind=kind) for kind in ("bf16", "int8", "fp32")}
-    makers |= {f"CTranslate2 {kind}": partial(theirs, kind=kind) for kind in ("int8", "float32")}
+    makers |= {f"CTranslate2 {kind}": partial(theirs, kind=kind, workers=1) for kind in ("int8", "float32")}
+    makers |= {f"CTranslate2 {kind}, a batch on each core": partial(theirs, kind=kind, workers=given.threads)
+               for kind in ("int8", "float32")}  # fmt: skip
     found, skipped = compete(given, makers, prepare=write_model)
     import sacrebleu
 
@@ -110,17 +112,17 @@ def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
     return lambda: dict(zip(("seconds", "said"), timed(run), strict=True))
 
 
-def theirs(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
-    """CTranslate2 on the same weights."""
+def theirs(given: Any, folder: Path, kind: str, workers: int) -> Callable[[], dict[str, Any]]:
+    """CTranslate2 on the same weights: so many batches at once, which share the threads."""
     special = json.loads((folder / "special.json").read_text(encoding="utf-8"))
-    translator = ctranslate_model(given, folder, kind, **special)
+    translator = ctranslate_model(given, folder, kind, **special, workers=workers)
     batches = [[[f"w{i}" for i in row] for row in batch] for batch in read_batches(folder)]
 
     def run() -> list[list[int]]:
         found: list[list[int]] = []
-        for words in batches:
+        for words in batches if workers == 1 else [[row for batch in batches for row in batch]]:
             results = translator.translate_batch(words, beam_size=BEAMS, length_penalty=1.0,
-                                                 max_decoding_length=LONGEST)
+                                                 max_decoding_length=LONGEST, max_batch_size=given.batch)
             found += [[int(word[1:]) for word in r.hypotheses[0] if word != f"w{special['eos']}"] for r in results]
         return found
 

@@ -97,13 +97,21 @@ def test_words_that_occur_once_are_counted_in_every_script() -> None:
     assert once("the cat", "the cat", objective="pairs") == 1.0  # nobody asks
 
 
-def test_short_answers_are_judged_by_how_many_are_right() -> None:
+def test_what_bleu_cannot_judge_is_judged_by_how_many_are_right() -> None:
     facts = Facts("pairs", "pairs", 3000, 90_000, 45_000, 60, 0.0, 20)
-    assert choose(replace(facts, target_words=3.9), "marian")["training.metric"] == "exact_match"
-    assert choose(replace(facts, target_words=4.0), "marian")["training.metric"] == "bleu"
-    rows = [("how much is 1 and 2", "3"), ("我爱你", "我爱你")]
-    assert measure_data(Splits(rows, rows), "pairs").target_words == 2.0  # a word and three Chinese characters
-    assert measure_data(Splits(rows, rows), "labels").target_words > 4  # they have no targets to write
+    assert choose(replace(facts, metric="exact_match"), "marian")["training.metric"] == "exact_match"
+    assert choose(facts, "marian")["training.metric"] == "bleu"
+
+    def metric(*rows: tuple[str, str]) -> str:
+        return measure_data(Splits(list(rows), []), "pairs").metric
+
+    assert metric(("how much is 1 and 2", "3"), ("我爱你呀", "我爱你呀!吗")) == "exact_match"  # 1 and 6 words
+    assert metric(("how much is 1 and 2", "3"), ("我爱你", "我爱你!吗么好")) == "bleu"  # 1 and 7
+    assert metric(("我们爱学习", "我们 爱 学习"), ("他来了吗", "他 来 了 吗")) == "exact_match"  # only spaces
+    assert metric(("我们爱学习", "我们 爱 学习"), ("他来了吗", "did he come ?")) == "bleu"  # as many others
+    assert metric(("thedogbarks at him", "the dog barks at him")) == "bleu"  # which sees English words
+    rows = [("to be or not to be", "yes")]
+    assert measure_data(Splits(rows, rows), "labels").metric == "bleu"  # they have no targets
 
 
 def test_how_many_words_come_again_is_told_of_the_side_where_fewer_do() -> None:

@@ -72,7 +72,7 @@ def test_pairs_are_compared_with_copies_and_neighbours(tmp_path: Path) -> None:
     assert "learnt nothing" in done.verdict.faults[-1]
 
 
-def test_answers_of_few_words_are_judged_by_how_many_are_right() -> None:
+def test_what_bleu_cannot_judge_is_judged_by_how_many_are_right() -> None:
     rows = [(f"{a}+{b}", str(a + b)) for a in range(30) for b in range(30)]
     made = SimpleNamespace(splits=Splits(rows[::2], rows[1::2]), run=SimpleNamespace(check=Check()))
     found, said, wrong = trivial.judge_pairs(made, {"bleu": 0.0, "exact_match": 0.9})  # type: ignore[arg-type]
@@ -80,6 +80,10 @@ def test_answers_of_few_words_are_judged_by_how_many_are_right() -> None:
     assert "90.0%" in str(said)
     nothing = trivial.judge_pairs(made, {"bleu": 0.0, "exact_match": 0.0})[2]  # type: ignore[arg-type]
     assert nothing is not None
+    words = [(f"我们{a}了{b}", f"我们 {a} 了 {b}") for a in "看听说读写" for b in "书歌话报字"]  # spaces, which BLEU ignores
+    split = SimpleNamespace(splits=Splits(words[::2], words[1::2]), run=SimpleNamespace(check=Check()))
+    found, _, wrong = trivial.judge_pairs(split, {"bleu": 100.0, "exact_match": 0.5})  # type: ignore[arg-type]
+    assert (found["metric"], found["model"], found["copy"], wrong) == ("exact_match", 0.5, 0.0, None)
     longer = SimpleNamespace(splits=Splits(PAIRS[::2], PAIRS[1::2]), run=SimpleNamespace(check=Check()))
     assert trivial.judge_pairs(longer, {"bleu": 0.0, "exact_match": 0.9})[0]["metric"] == "bleu"  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ class Facts:
     longest: int  # characters of a text, or of the longer side of a pair, which one row in a hundred exceeds
     share: float = 0.0  # of the rows, held out because nobody said which
     recurring: float = 1.0  # the share of words that occur more than once, on the side where fewer do
-    target_words: float = math.inf  # of an average target
+    metric: str = "bleu"  # of pairs
     once: float = 1.0  # the share of different words that occur once, in sources with labels
 
     @property
@@ -83,13 +83,20 @@ def measure_data(splits: Splits, objective: str) -> Facts:
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
                  int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
-                 min(measure_recurring(side) for side in (sources, targets)), count_words(targets),
+                 min(measure_recurring(side) for side in (sources, targets)),
+                 choose_metric(list(zip(sources, targets, strict=True))) if targets else "bleu",
                  measure_once(sources) if labelled else 1.0)
 
 
-def count_words(texts: Sequence[str]) -> float:
-    """How many words a text has on average; each Chinese character is one."""
-    return sum(len(WORDS.findall(text)) for text in texts) / len(texts) if texts else math.inf
+def choose_metric(pairs: Sequence[tuple[str, str]]) -> str:
+    """`bleu`, or `exact_match` where BLEU cannot judge the targets.
+
+    They average fewer than four words, or most have the words of their sources: each Chinese character is one, and
+    BLEU does not see the spaces between them.
+    """
+    words = [(WORDS.findall(source), WORDS.findall(target)) for source, target in pairs]
+    same, count = sum(source == target for source, target in words), sum(len(target) for _, target in words)
+    return "exact_match" if 2 * same > len(words) or count < FEW_WORDS * len(words) else "bleu"
 
 
 def measure_recurring(texts: Sequence[str]) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from qkv.messages import Message
-from qkv.training.facts import FEW_WORDS, Facts
+from qkv.training.facts import Facts
 from qkv.training.machine import time_training_step
 from qkv.training.shape import Shape
 
@@ -148,11 +148,10 @@ class Planner:
             lr = high if width <= 256 else low
             usual = {**USUAL["conversations"], "lr": (2e-3 if width <= 768 else 1e-3) if adapters else lr,
                      **{key: value for key, value in usual.items() if key in ("metric", "label_smoothing")}}
-        if usual.get("metric") == "bleu" and f.target_words < FEW_WORDS:
-            usual = {**usual, "metric": "exact_match"}
+        usual = {**usual, "metric": f.metric} if usual.get("metric") == "bleu" else usual
         for key, value in {**usual, "clip": 1.0}.items():
             self.choose(f"training.{key}", value, why if value != "exact_match" else Message(
-                "BLEU cannot judge texts of fewer than four words"))
+                "BLEU sees neither texts of fewer than four words nor spaces between Chinese characters"))
         return self.given.get("training.optimizer", usual["optimizer"])
 
     @property

@@ -25,7 +25,7 @@ from qkv.training.assemble import Assembly
 from qkv.training.compatibility import split_questions
 from qkv.training.control import Outcome
 from qkv.training.evaluation import score_translations
-from qkv.training.facts import FEW_WORDS, WORDS, count_words
+from qkv.training.facts import WORDS, choose_metric
 from qkv.training.settings import FLOORS
 
 TOKENS, ROWS = 500_000, 20_000
@@ -82,14 +82,14 @@ def judge_labels(found: Accuracy) -> Judged:
 def judge_pairs(a: Assembly, found: Mapping[str, float]) -> Judged:
     """A translator beside the source itself and the target of the nearest training source, on an evaluation's pairs.
 
-    By BLEU, or by exact match where targets average fewer than four words, which BLEU cannot judge.
+    By BLEU, or by exact match where BLEU cannot judge them (facts.py).
     """
     pairs = split_questions(a.splits.valid)[: a.run.check.sentences]
     train: Sequence[Any] = a.splits.train  # type: ignore[assignment]
     some, joint = train[:: max(1, math.ceil(len(train) / ROWS))], a.run.check.joint
     sources, wanted = [source for source, _ in pairs], [target for _, target in pairs]
     near = [some[row][1] for row in find_nearest([source for source, _ in some], sources)]
-    metric = "exact_match" if count_words(wanted) < FEW_WORDS else "bleu"
+    metric = choose_metric(pairs)
     copy, nearest = (score_translations(a.run, wanted, [join_parts(line, joint) for line in said])[metric]
                      for said in (sources, near))
     model, wrong = found[metric], None
