@@ -29,6 +29,7 @@ def main() -> None:
     makers = {"qkv bf16": partial(ours, kind="bf16"), "qkv int8": partial(ours, kind="int8"),
               "qkv fp32": partial(ours, kind="fp32"),
               "CTranslate2 int8": partial(ctranslate, kind="int8"),
+              "CTranslate2 int8, a batch on each core": partial(ctranslate, kind="int8", workers=given.threads),
               "CTranslate2 fp32": partial(ctranslate, kind="float32"), "transformers bf16": theirs}  # fmt: skip
     found, skipped = compete(given, makers, prepare=write_model)
     from qkv.checkpoints import model_dir
@@ -219,17 +220,18 @@ def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start:
     return library.Translator(path, compute_type=kind, intra_threads=given.threads // workers, inter_threads=workers)
 
 
-def ctranslate(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
-    """CTranslate2 on the same weights."""
-    translator = ctranslate_model(given, folder, kind)
+def ctranslate(given: Any, folder: Path, kind: str, workers: int = 1) -> Callable[[], dict[str, Any]]:
+    """CTranslate2 on the same weights; so many batches at once share the threads."""
+    translator = ctranslate_model(given, folder, kind, workers=workers)
     batches = [[[f"w{i}" for i in row] for row in batch] for batch in read_batches(folder)]
 
     def run(forced: bool) -> list[list[int]]:
         bound = {"min_decoding_length": FORCED, "max_decoding_length": FORCED} if forced else {
             "max_decoding_length": LONGEST}  # fmt: skip
         found: list[list[int]] = []
-        for words in batches:
-            results = translator.translate_batch(words, beam_size=BEAMS, length_penalty=1.0, **bound)
+        for words in batches if workers == 1 else [[row for batch in batches for row in batch]]:
+            results = translator.translate_batch(words, beam_size=BEAMS, length_penalty=1.0,
+                                                 max_batch_size=given.batch, **bound)
             found += [[int(w[1:]) for w in r.hypotheses[0] if w != f"w{EOS}"] for r in results]
         return found
 

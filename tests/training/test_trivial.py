@@ -80,7 +80,7 @@ def test_what_bleu_cannot_judge_is_judged_by_how_many_are_right() -> None:
     assert "90.0%" in str(said)
     nothing = trivial.judge_pairs(made, {"bleu": 0.0, "exact_match": 0.0})[2]  # type: ignore[arg-type]
     assert nothing is not None
-    words = [(f"我们{a}了{b}", f"我们 {a} 了 {b}") for a in "看听说读写" for b in "书歌话报字"]  # spaces, which BLEU ignores
+    words = [(f"我们{a}了{b}", f"我们 {a} 了 {b}") for a in "看听说读写" for b in "书歌话报字"]  # BLEU sees none
     split = SimpleNamespace(splits=Splits(words[::2], words[1::2]), run=SimpleNamespace(check=Check()))
     found, _, wrong = trivial.judge_pairs(split, {"bleu": 100.0, "exact_match": 0.5})  # type: ignore[arg-type]
     assert (found["metric"], found["model"], found["copy"], wrong) == ("exact_match", 0.5, 0.0, None)
