@@ -26,7 +26,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
 }
 SIZES = {  # from so many characters on, width and layers; the first are for short runs
-    "labels": ((0, 64, 1), (5e6, 128, 2)), "ordered": ((0, 64, 2), (0, 128, 2)),
+    "labels": ((0, 64, 1), (5e6, 128, 2)), "ordered": ((0, 128, 2),),
     "pairs": ((0, 64, 2), (0, 96, 2), (0, 128, 2), (3e5, 192, 3), (2e7, 256, 4)),
 }
 WIDE = (0, 256, 1)  # for labels, from a thousand texts of more than a few words on
@@ -169,8 +169,9 @@ class Planner:
     @property
     def least(self) -> int:
         """The steps that a new model needs."""
-        f, hard = self.facts, self.facts.ordered or self.facts.unspaced > 0.2 or self.facts.recurring < RECURRING
-        return {"pairs": 200, "labels": 1500 if hard else 600}.get(f.kind, 300)  # hard: a token alone means little
+        f = self.facts
+        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # a character alone means little
+        return {"pairs": 200, "labels": 3000 if f.ordered else labels}.get(f.kind, 300)
 
     def choose_length(self, each: float, pace: Callable[[float], float] | None, width: int = 0) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
@@ -202,8 +203,8 @@ class Planner:
         self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
         self.choose("training.schedule", "linear", Message("the rate is down when the steps end"))
         self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
-        # gentle runs are short, and their last steps, at a low rate, are the best
-        self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
+        patience = 4 if new and not f.ordered else 10  # gentle runs are best at their end; order is learnt suddenly
+        self.choose("training.patience", patience, Message("evaluations without a better one"))
         if new and given["model.family"] not in ("llama", "prefix"):  # which have none
             self.choose_dropout(steps * tokens / epoch, width)
 
