@@ -10,6 +10,7 @@ from tokenizers import processors
 import qkv
 from qkv import hub
 from qkv.errors import QkvError
+from qkv.explore import question, tables
 from qkv.spec import Attention, Block, Dense, Ffn, Head, Init, Labels, Mask, Norm, Spec, Stack, Table
 from qkv.tasks.classify import find_separator, with_segments
 from qkv.tokenizers.vocabulary import train_vocabulary
@@ -31,15 +32,16 @@ def write_rows(path: Path) -> Path:
     return path
 
 
-def make_roberta(folder: Path) -> Path:
-    """An encoder in small with one kind of segment and two separators between texts, as RoBERTa has them."""
+def make_roberta(folder: Path, segments: int = 1) -> Path:
+    """An encoder in small with one kind of segment and two separators between texts, as RoBERTa has them; BERT, 2."""
     made = train_vocabulary([" ".join(row) for row in ROWS], kind="word", size=100,
                             specials=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), template="cls")  # fmt: skip
     sep, cls = made.sep_id, made.cls_id
-    made.backend.post_processor = processors.RobertaProcessing(("[SEP]", sep), ("[CLS]", cls), True, False)
+    if segments == 1:
+        made.backend.post_processor = processors.RobertaProcessing(("[SEP]", sep), ("[CLS]", cls), True, False)
     attn, norm = Attention(2, 2, 32, Mask("full"), True, True), Norm("layer", 1e-12)
     block = Block(attn, Ffn(64, "gelu", bias=True), norm_sum=norm)
-    stack = Stack(64, (block,) * 3, Table("learned", 64), embed_norm=norm, segments=1)
+    stack = Stack(64, (block,) * 3, Table("learned", 64), embed_norm=norm, segments=segments)
     head = Head("tied", bias=True, dense=Dense("gelu", norm))
     spec = Spec(len(made), encoder=stack, head=head, labels=Labels(2, dense=Dense("tanh")), init=Init("normal", 0.3))
     hub.build(spec, tokenizer=made).save(folder)
@@ -85,6 +87,19 @@ def make_run(tmp_path: Path, *words: str) -> Run:
 def test_training_reads_two_texts_as_classify_does(words: tuple[str, ...], tmp_path: Path) -> None:
     a = check_rows(make_run(tmp_path, *words))
     assert (a.model.config or {})["two_texts"]
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_the_page_and_the_readouts_show_two_texts_as_classify_reads_them(segments: int, tmp_path: Path) -> None:
+    model, (first, second, _) = qkv.load(make_roberta(tmp_path / "model", segments), device="cpu"), ROWS[3]
+    said, text = model.classify((first, second)).probabilities, f"{first}\t{second}"
+    page = question.read_text(model, text, question.Question(text))
+    assert page.ids == with_segments(model, (first, second))[0]
+    for trace in (page.t, tables.trace_text(model, text, ["labels"], {})):
+        shown = trace["labels.out"].float().softmax(-1).flatten().tolist()
+        assert shown == pytest.approx(list(said.values()), abs=1e-5)
+    plain = question.read_text(model, f"{first} {second}", question.Question(text)).t["labels.out"].softmax(-1)
+    assert plain.flatten().tolist() != pytest.approx(list(said.values()), abs=1e-3), "a space is no separator"
 
 
 def test_words_that_are_left_out_leave_two_texts(tmp_path: Path) -> None:

@@ -31,8 +31,10 @@ from qkv.messages import Message, join
 from qkv.model import Model
 from qkv.options import NOT_NEGATIVE, check_range, replace_from_dict
 from qkv.sampling import Sampling
+from qkv.tasks.classify import find_segments, find_separator
 from qkv.tasks.generate import decode_options
 from qkv.tasks.generate_options import GenerateOptions
+from qkv.tasks.task_format import mark_pair
 from qkv.tasks.types import start_ids
 
 FULL = ("check", "lens", "parts", "walk", "choices", "routes", "diff")
@@ -199,7 +201,7 @@ def ask(model: Model, question: Question, name: str = "model") -> Run:
 @torch.inference_mode()
 def read_text(model: Model, text: str, question: Question, more: Sequence[edit.Edit] = ()) -> Pass:
     """One text: cut to what fits, continued or translated, and traced; `more` is edited beside what is cut."""
-    text, notes = fit_text(model, text)
+    text, notes = fit_text(model, mark_texts(model, text))
     ids = model.ids(text)
     missing = model.tokenizer.find_unknown(text) if model.tokenizer else []
     if missing:
@@ -243,6 +245,11 @@ def trace_words(
     with Trace(model.core, save, edits, model.tokenizer) as t:
         reread(model, ids, written, question) if words else read_once(model, ids)
     return Pass(question.text, ids, written, logprobs, output_text(model, t, ids, written), t, notes, full)
+
+
+def mark_texts(model: Model, text: str) -> str:
+    """A text as it is read: of two for a classifier the separator stands where the tab is, as `classify` has it."""
+    return mark_pair(text, find_separator(model)) if model.spec.labels else text
 
 
 def fit_text(model: Model, text: str) -> tuple[str, list[Message]]:
@@ -395,7 +402,8 @@ def read_once(model: Model, ids: list[int]) -> None:
         raise Refused("this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    hidden, step = core.run_stack(x, Inputs(prefix_len=free), mode="prefill")
+    segments = torch.tensor([find_segments(model, ids)], device=model.device) if core.spec.stack.segments > 1 else None
+    hidden, step = core.run_stack(x, Inputs(prefix_len=free, segments=segments), mode="prefill")
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
     if core.spec.labels:

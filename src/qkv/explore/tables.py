@@ -13,7 +13,7 @@ import torch
 from qkv.data.sources import read_lines
 from qkv.errors import QkvError
 from qkv.explore.guesses import mark_usable
-from qkv.explore.question import read_once
+from qkv.explore.question import mark_texts, read_once
 from qkv.lens import embeddings, resolve, routing
 from qkv.lens.edge_ablation import Case
 from qkv.lens.mask_reasons import SIGNS
@@ -305,7 +305,7 @@ def trace_text(model: Any, line: str, shows: Sequence[str], how: Mapping[str, An
     with model.trace(save=[taps.get(show, show) for show in shows]) as t:
         if model.spec.decoder is None or model.spec.head is None:
             with torch.no_grad():
-                read_once(model, model.ids(line))
+                read_once(model, model.ids(mark_texts(model, line)))
         elif model.encoder_decoder:
             model.translate(line, beam=1, max_new_tokens=how.get("max_new_tokens"))
         else:

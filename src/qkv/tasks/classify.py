@@ -176,13 +176,19 @@ def find_separator(model: Model) -> str:
     return tokenizer.roles["sep"] * max(1, between)
 
 
+def find_segments(model: Model, ids: Sequence[int]) -> list[int]:
+    """The segment of each id: 1 behind the first separator, where an encoder distinguishes two texts."""
+    tokenizer, kinds = model.tokenizer, model.spec.stack.segments > 1
+    return task_format.number_segments(ids, tokenizer.sep_id if tokenizer and kinds and find_separator(model) else None)
+
+
 def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
     """The ids of a text, or of a pair for an encoder, and the segment of each."""
     tokenizer, separator = model.tokenizer, find_separator(model)
     kinds = model.spec.stack.segments > 1
     if not is_text_tuple(line):
         ids = model.ids(line)
-        return ids, task_format.number_segments(ids, tokenizer.sep_id if tokenizer and separator and kinds else None)
+        return ids, find_segments(model, ids)
     if tokenizer is None or tokenizer.cls_id is None or tokenizer.sep_id is None or not separator:
         raise QkvError("this model cannot read pairs: that needs an encoder with a cls and a sep token in its "
                        "tokenizer, or a decoder whose vocabulary has {task_tokens}; give a list for several texts",
