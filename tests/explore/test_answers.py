@@ -58,7 +58,7 @@ SHOWN = {"anchors": "书,茶", "query": "1", "key": "0", "layer": "0", "head": "
 class Letters:
     """A tokenizer of single characters."""
 
-    mask_id, stream = 2, None
+    mask_id, cls_id, sep_id, stream = 2, None, None, None
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [WORDS.index(c) if c in WORDS else 3 + ord(c) % 50 for c in text]

@@ -37,7 +37,7 @@ def zoo_model(name: str, **block: Any) -> qkv.Model:
 class Letters:
     """A tokenizer of single characters."""
 
-    mask_id, stream = None, None
+    mask_id, cls_id, sep_id, stream = None, None, None, None
 
     def encode(self, text: str, *, special: bool = True, side: str = "source") -> list[int]:
         return [ord(c) % 90 for c in text]

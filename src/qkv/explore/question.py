@@ -402,7 +402,8 @@ def read_once(model: Model, ids: list[int]) -> None:
         raise Refused("this encoder-decoder has no head, so it writes no words")
     x = torch.tensor([ids], device=model.device)
     free = torch.tensor([len(ids)], device=model.device) if kind(model) == "prefix" else None
-    segments = torch.tensor([find_segments(model, ids)], device=model.device) if core.spec.stack.segments > 1 else None
+    two = core.spec.labels and core.spec.stack.segments > 1
+    segments = torch.tensor([find_segments(model, ids)], device=model.device) if two else None
     hidden, step = core.run_stack(x, Inputs(prefix_len=free, segments=segments), mode="prefill")
     if core.spec.head:
         step.tap(core, "logits", core.head(hidden))
