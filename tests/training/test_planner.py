@@ -2,6 +2,7 @@
 
 import random
 import tomllib
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def test_labels_of_few_words_that_all_recur_go_by_their_order(monkeypatch: pytes
     assert ordered["training.steps"] > natural["training.steps"]
     assert (ordered["training.patience"], natural["training.patience"]) == (10, 4)
     assert choose(replace(facts, once=0.0, objective="similarity"), "bert")["model.layers"] == 1
+
+
+@pytest.mark.parametrize("objective", ["labels", "pairs"])
+def test_measuring_long_chinese_texts_holds_no_list_of_their_characters(objective: str) -> None:
+    text = "".join(chr(0x4E00 + n) for n in range(2000))
+    rows = [(text, text)] * 100
+    tracemalloc.start()
+    measure_data(Splits(list(rows), []), objective)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * 100 * len(text) * (1 + (objective == "pairs")), "a text takes 2 bytes a character, a list 80"
 
 
 def test_words_that_occur_once_are_counted_in_every_script() -> None:

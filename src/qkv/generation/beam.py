@@ -135,7 +135,7 @@ class BeamSearch:
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         self.faults: dict[int, QkvError] = {}  # of sources whose search failed
-        self.written, self.steps = 0, list[Any]()  # tokens of each row; those that went on [BM, 4] (take_candidates)
+        self.written, self.steps = 0, list[Any]()  # tokens of each row; what went on at each step, [BM, 4]
         # long sums of fp32 would drift; MPS has nothing wider
         wide = torch.float32 if decoder.device.type == "mps" else torch.float64
         guides = list[Guide | None](options.guides if len(options.guides) > 1 else options.guides * len(limits))
@@ -150,8 +150,8 @@ class BeamSearch:
         found = self.rank_candidates(logits)
         self.written += 1
         # ids are exact in the type of sums; this is all that the host reads
-        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).cpu()  # B C 4
-        return self.go_on(*self.take_candidates(table.numpy()))
+        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).tolist()  # B C 4
+        return self.go_on(*self.take_candidates(np.array(table)))
 
     def take_candidates(self, table: Any) -> tuple[list[int], Any]:
         """Of all sources' candidates [B, C, 4], best first, those that go on [B, M, 4], and which sources go on.
@@ -200,7 +200,7 @@ class BeamSearch:
         rows, old, device = live[stay].reshape(-1, 4), self.beams, self.decoder.device
         parents, tokens = torch.from_numpy(rows[:, 1:3].T.astype(int))
         self.steps.append(rows)
-        sums = torch.from_numpy(rows[:, 0].copy()).to(device).view(-1, self.search.width)
+        sums = torch.tensor(rows[:, 0], dtype=old.sums.dtype, device=device).view(-1, self.search.width)
         guides = [self.lead(c) for c in list_candidates(rows)] if self.guided else []
         self.beams = Beams([old.sources[n] for n in stay], sums, guides)
         if self.written > 1 and len(stay) == len(live):

@@ -68,7 +68,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
         places = range(0, len(train), max(1, len(train) // LOOKS))
         some = "".join(train[at : at + SEEN] for at in places) if len(train) > LOOKS * SEEN else train[:]
         return Facts("plain text", objective, len(train) // 64, len(train), len(train), len(set(some)),
-                     len(UNSPACED.findall(some)) / max(1, len(some)), 0)
+                     count_unspaced(some) / max(1, len(some)), 0)
     rows = train[:: max(1, len(train) // LOOKED)]
     if not rows:  # what training refuses
         return Facts(splits.kind, objective, 0, 0, 0, 0, 0.0, 0)
@@ -81,11 +81,16 @@ def measure_data(splits: Splits, objective: str) -> Facts:
         lengths = sorted(max(len(one), len(other)) for one, other in zip(sources, targets, strict=True))
     letters = sum(map(len, targets)) or len(text)
     return Facts("labels" if labelled else kind, objective, len(train), int(scale * len(text)),
-                 int(scale * letters), len(set(text)), len(UNSPACED.findall(text)) / max(1, len(text)),
+                 int(scale * letters), len(set(text)), count_unspaced(text) / max(1, len(text)),
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
                  min(measure_recurring(side) for side in (sources, targets)),
                  choose_metric(list(zip(sources, targets, strict=True))) if targets else "bleu",
                  measure_once(sources) if labelled else 1.0)
+
+
+def count_unspaced(text: str) -> int:
+    """How many characters are of scripts that put no spaces between words; no list of them is made."""
+    return UNSPACED.subn("", text)[1]
 
 
 def choose_metric(pairs: Sequence[tuple[str, str]]) -> str:
@@ -94,21 +99,23 @@ def choose_metric(pairs: Sequence[tuple[str, str]]) -> str:
     They average fewer than four words, or most have the words of their sources: each Chinese character is one, and
     BLEU does not see the spaces between them.
     """
-    words = [(WORDS.findall(source), WORDS.findall(target)) for source, target in pairs]
-    same, count = sum(source == target for source, target in words), sum(len(target) for _, target in words)
-    return "exact_match" if 2 * same > len(words) or count < FEW_WORDS * len(words) else "bleu"
+    same = count = 0
+    for source, target in pairs:  # one by one: the words of all of them would fill the memory
+        words = WORDS.findall(target)
+        same, count = same + (words == WORDS.findall(source)), count + len(words)
+    return "exact_match" if 2 * same > len(pairs) or count < FEW_WORDS * len(pairs) else "bleu"
 
 
 def measure_recurring(texts: Sequence[str]) -> float:
     """The share of space-separated words that occur more than once; 1.0 where the script writes no spaces."""
     text = " ".join(texts)
-    if not texts or len(UNSPACED.findall(text)) > 0.2 * len(text):
+    if not texts or count_unspaced(text) > 0.2 * len(text):
         return 1.0
-    counts = Counter(text.split())
+    counts = Counter(word for text in texts for word in text.split())
     return sum(n for n in counts.values() if n > 1) / max(1, counts.total())
 
 
 def measure_once(texts: Sequence[str]) -> float:
     """The share of different words, or Chinese characters, that occur once; 1.0 without any."""
-    counts = Counter(WORDS.findall("\n".join(texts)))
+    counts = Counter(word for text in texts for word in WORDS.findall(text))
     return sum(n == 1 for n in counts.values()) / len(counts) if counts else 1.0

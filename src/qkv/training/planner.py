@@ -168,7 +168,7 @@ class Planner:
 
     @property
     def least(self) -> int:
-        """The steps that a new model needs."""
+        """The fewest steps that teach a new model."""
         f = self.facts
         labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # a character alone means little
         return {"pairs": 200, "labels": 3000 if f.ordered else labels}.get(f.kind, 300)
@@ -214,7 +214,7 @@ class Planner:
         if f.kind == "labels":
             dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 and not f.ordered else 0.3
             if f.objective == "labels" and self.given["model.family"] == "bert" and not f.ordered:
-                self.choose("training.word_dropout", 0.2, why)  # who does what is not told without one of the words
+                self.choose("training.word_dropout", 0.2, why)  # order is lost with a word
         else:
             dropout = next(rate for most, rate in DROPOUT if passes < most)
             dropout = min(0.1, dropout) if f.recurring < RECURRING else dropout  # more delays what follows rules
@@ -224,12 +224,12 @@ class Planner:
 
 def count_weights(shape: Shape, size: int, facts: Facts) -> int:
     """About how many weights work on each token of a model of such a shape over so many tokens."""
-    return (28 if facts.kind == "pairs" else 12) * shape.layers * shape.width**2 + (
-        0 if facts.kind == "labels" else size) * shape.width
+    blocks, table = 28 if facts.kind == "pairs" else 12, 0 if facts.kind == "labels" else size
+    return blocks * shape.layers * shape.width**2 + table * shape.width
 
 
 def plan(facts: Facts, given: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Every setting that is not given; of a run that begins with a trained model `base` and its width are."""
+    """Every setting that `given` lacks; it has the model's family, and the `base` of a trained one with its width."""
     planner = Planner(facts, given)
     if given.get("base"):
         planner.choose_rate(given.get("model.width", 256), new=False)
