@@ -3,8 +3,9 @@
 Pairs: a sum and its result, a string backwards, a noun and its plural, a word and its sounds, a Chinese numeral and its
 digits, a date and how ISO 8601 writes it; judged by the share of new rows that come out exactly.
 Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), which animal does something to the
-other (active and passive, English and Chinese), the last of two verdicts, some of them negated; judged by accuracy
-beside TF-IDF with logistic regression over words (one and two) and over letters (up to four together, within words).
+other (active and passive, English and Chinese), the last of two verdicts, some of them negated, whether a second text
+follows from a first; judged by accuracy beside TF-IDF with logistic regression over words (one and two) and over
+letters (up to four together, within words).
     python bench/own_words.py --seconds 60 --peers ENV/bin/python
 """
 
@@ -32,7 +33,8 @@ import sys
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-(x, y), (a, b) = [zip(*(line.rstrip("\\n").split("\\t") for line in open(p, encoding="utf-8"))) for p in sys.argv[1:3]]
+texts = [open(path, encoding="utf-8").read().splitlines() for path in sys.argv[1:3]]
+(x, y), (a, b) = [zip(*(line.rsplit("\\t", 1) for line in lines)) for lines in texts]
 for unit, most in (("word", 2), ("char_wb", 4)):
     counts = TfidfVectorizer(ngram_range=(1, most), sublinear_tf=True, analyzer=unit)
     print(make_pipeline(counts, LogisticRegression(C=10, max_iter=1000)).fit(x, y).score(a, b))
@@ -152,9 +154,25 @@ def make_verdicts(lot: random.Random) -> Rows:
     return [sentence() for _ in range(1000)]
 
 
+def make_inferences(lot: random.Random) -> Rows:
+    """Two texts, and whether the second follows from the first: about 1,200 pairs to learn from."""
+    animals = ["dog", "cat", "horse", "cow", "fox", "wolf", "bear", "lion", "mouse", "deer", "goat", "frog"]
+    places = ["garden", "house", "river", "barn", "field", "wood"]
+
+    def pair() -> tuple[str, str]:
+        a, b = lot.sample(animals, 2)
+        place, elsewhere = lot.sample(places, 2)
+        verb, label = lot.choice(["chased", "followed", "found", "scared"]), lot.choice(("yes", "no", "unclear"))
+        second = {"yes": f"the {b} was {verb} by the {a}", "no": f"the {a} was {verb} by the {b}",
+                  "unclear": f"the {a} was near the {elsewhere}"}[label]
+        return f"the {a} {verb} the {b} near the {place}\t{second}", label
+
+    return [pair() for _ in range(1600)]
+
+
 LABELS: dict[str, Callable[[random.Random], Rows]] = {
     "languages": make_languages, "agents": make_agents, "agents in Chinese": make_chinese_agents,
-    "verdicts": make_verdicts}
+    "verdicts": make_verdicts, "inferences": make_inferences}
 PAIRS: dict[str, Callable[[random.Random], Rows]] = {
     "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "sounds": make_sounds,
     "numerals": make_numerals, "dates": make_dates}

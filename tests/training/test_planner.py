@@ -83,7 +83,6 @@ def test_labels_of_few_words_that_all_recur_go_by_their_order(monkeypatch: pytes
     assert (ordered["model.width"], ordered["model.layers"], ordered["model.dropout"]) == (128, 2, 0.3)
     assert "training.word_dropout" not in ordered
     assert ordered["training.steps"] > natural["training.steps"]
-    assert (ordered["training.patience"], natural["training.patience"]) == (10, 4)
     assert choose(replace(facts, once=0.0, objective="similarity"), "bert")["model.layers"] == 1
 
 

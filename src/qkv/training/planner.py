@@ -170,8 +170,8 @@ class Planner:
     def least(self) -> int:
         """The fewest steps that teach a new model."""
         f = self.facts
-        labels = 1500 if f.unspaced > 0.2 or f.recurring < RECURRING else 600  # a character alone means little
-        return {"pairs": 200, "labels": 3000 if f.ordered else labels}.get(f.kind, 300)
+        labels = 1500 if f.ordered or f.unspaced > 0.2 or f.recurring < RECURRING else 600  # one token says little
+        return {"pairs": 200, "labels": labels}.get(f.kind, 300)
 
     def choose_length(self, each: float, pace: Callable[[float], float] | None, width: int = 0) -> None:
         """Batch and steps: as often through the data as helps, within the time there is."""
@@ -203,8 +203,8 @@ class Planner:
         self.choose("training.warmup", max(1, min(1000, round(0.06 * steps))), Message("6 % of the steps"))
         self.choose("training.schedule", "linear", Message("the rate is down when the steps end"))
         self.choose("training.evaluate_every", max(1, min(2000, steps // 10)), Message("ten times in the run"))
-        patience = 4 if new and not f.ordered else 10  # gentle runs are best at their end; order is learnt suddenly
-        self.choose("training.patience", patience, Message("evaluations without a better one"))
+        # gentle runs are short, and their last steps, at a low rate, are the best
+        self.choose("training.patience", 4 if new else 10, Message("evaluations without a better one"))
         if new and given["model.family"] not in ("llama", "prefix"):  # which have none
             self.choose_dropout(steps * tokens / epoch, width)
 
