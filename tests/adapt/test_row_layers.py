@@ -141,8 +141,8 @@ def test_a_block_sees_that_its_weights_are_others(monkeypatch):
     check(torch.bfloat16)
     decode(core, 2)
     ways = {key for block in core.decoder.layers for key in block.prepared}
-    assert {(2, 1, torch.bfloat16), (2, 2, torch.bfloat16)} <= ways  # both blocks, 1 or 2 rows
-    assert {dtype for _, _, dtype in ways} == {torch.bfloat16}  # nothing of before is kept
+    assert (2, torch.bfloat16) in ways  # both blocks, of any number of rows
+    assert {dtype for _, dtype in ways} == {torch.bfloat16}  # nothing of before is kept
     assert torch.equal(decode(copy.deepcopy(core), 1), decode(core, 1))
 
 

@@ -112,13 +112,17 @@ def test_without_a_compiler_there_is_none(fresh):
      ("row_products.c", "int64_t n = job->n, each", "int64_t n = job->n - 1, each"),
      ("row_ops.c", "/ (float)job->n + job->eps", "/ (float)job->n"),
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
-     ("row_ops.c", "s < length; s++) sum += score[s]", "s < length - 1; s++) sum += score[s]"),
+     ("row_ops.c", "sums[j] = -__builtin_inff();", "sums[j] = sums[0];"),
+     ("row_ops.c", "int64_t s = 0; s < length; s += LANES) {", "int64_t s = LANES; s < length; s += LANES) {"),
+     ("row_ops.c", "*(loose *)(sums + j) * job->scale", "*(loose *)(sums + j)"),
+     ("row_ops.c", "mix_part(job, r, h, i, wide, 2,", "mix_part(job, r, h, i, wide, 1,"),
      ("row_ops.c", "if (i < job->size) sum +=", "if (0) sum +="),
      ("row_ops.c", "j < count; j++)\n      write_one(job->out", "j < count - 1; j++)\n      write_one(job->out"),
      ("row_ops.c", "(h + c) * job->bias_head + s", "(h + c) * job->bias_head"),
      ("row_ops.c", "job->barred[b] == id", "job->barred[b] == -1"),
      ("row_ops.c", "best[j - 1] < x; j--", "best[j - 1] > x; j--"),
-     ("row_ops.c", "any(m > best[last])", "any(m > best[0])"),
+     ("row_ops.c", "lanes(m > best[last])", "lanes(m > best[0])"),
+     ("row_ops.c", "some &= some - 1", "some = 0"),
      ("row_ops.c", "total += add_up((sums[0]", "total = add_up((sums[0]"),
      ("row_ops.c", "for (; i < job->n; i++) total", "for (; i < job->n - 1; i++) total"),
      ("row_ops.c", "r * job->step * (job->low", "r * job->n * (job->low"),
@@ -185,12 +189,50 @@ def test_a_kernel_of_many_numbers_that_is_wrong_does_not_count(fresh, tmp_path, 
 
 
 @able
+@pytest.mark.skipif(native.choose_isa() != "avx512_bf16", reason="this CPU has no AVX-512 of this kind")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("127.0f / top.f", "126.0f / top.f"), ("*scale = top.f / 127.0f", "*scale = top.f / 126.0f"),
+     ("_mm_set1_epi8((char)128)", "_mm_set1_epi8((char)127)"), ("~(__mmask64)0", "0xffffffff"),
+     ("0xffffffff :", "0xffff :"), ("t[i + 8], 0xdd)", "t[i + 8], 0x88)"),
+     ("r[from + 4], 0xdd)", "r[from + 4], 0x88)"), ("unpackhi_epi64(t[from]", "unpacklo_epi64(t[from]"),
+     ("unpackhi_epi32(r[2 * i]", "unpacklo_epi32(r[2 * i]"), ("_mm512_sub_epi32(_mm512_setzero_si512(), sum)", "sum"),
+     ("by + at / SPAN * 4", "by"),
+     ("panel + at * PANEL, start + at / SPAN * PANEL", "panel + at * PANEL, start"),
+     ("scale[v], bias[v])", "scale[v], scale[v])"),
+     ("(1 << left) - 1", "(1 << left) - 2"), ("rows - WIDE ? m :", "rows - WIDE ? 0 :"),
+     ("memcpy(&by, scale + c * row, 4)", "memcpy(&by, scale, 4)"), ("x + c * row, 4)", "x, 4)"),
+     ("const uint16_t *)job->bias + i + 16 * v", "const uint16_t *)job->bias + i")],
+)
+def test_a_kernel_of_many_rows_that_is_wrong_does_not_count(fresh, tmp_path, right, wrong):
+    found = find_changed(fresh, tmp_path, "avx512_bf16", "row_tiles.c", right, wrong)
+    assert isinstance(found, Message)
+    assert found.fields["kind"] == "int8"
+
+
+@able
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_says_the_same_among_many(threads):
+    draw, before = torch.Generator().manual_seed(3), torch.get_num_threads()
+    matrix, x = Matrix("int8", *draw_matrix("int8", 1031, 480, draw)), torch.randn(97, 480, generator=draw).bfloat16()
+    want = multiply(here, x, matrix)
+    try:
+        torch.set_num_threads(threads)
+        for first, end in ((0, 97), (0, 33), (11, 50), (60, 97)):
+            assert torch.equal(multiply(here, x[first:end], matrix), want[first:end])
+            both = multiply_together(here, x[first:end], (matrix, matrix))
+            assert all(torch.equal(one, want[first:end]) for one in both)
+    finally:
+        torch.set_num_threads(before)
+
+
+@able
 @pytest.mark.parametrize("kind", ["int8", "Q8_0", "Q4_0", "Q4_1"])
 def test_rows_of_any_number_of_blocks_are_multiplied(kind):
     draw = torch.Generator().manual_seed(5)
     for inputs in range(32, 320, 32):
         weight, scale = draw_matrix(kind, 6, inputs, draw)
-        for rows in (1, 3, 9):
+        for rows in (1, 3, 9, 40):
             x = torch.randn(rows, inputs, generator=draw).bfloat16()
             read, held = row_products.round_input(here, kind, x).double(), open_matrix(kind, weight, scale).double()
             room = (read.abs() @ held.abs().T) * 2**-18 + (read @ held.T).abs() * 2**-8
@@ -224,11 +266,12 @@ def test_what_is_not_finite_stays_so(kind):
         pytest.skip("no compiler, or switched off")
     weight, scale = draw_matrix(kind, 7, 96, torch.Generator().manual_seed(2))
     for bad in (torch.nan, torch.inf):
-        x = torch.ones(2, 96, dtype=torch.bfloat16)
-        x[0, 40] = bad
-        got = multiply(here, x, Matrix(kind, weight, scale))
-        assert not got[0].isfinite().any()
-        assert got[1].isfinite().all()
+        for rows in (2, 40):
+            x = torch.ones(rows, 96, dtype=torch.bfloat16)
+            x[0, 40] = bad
+            got = multiply(here, x, Matrix(kind, weight, scale))
+            assert not got[0].isfinite().any()
+            assert got[1:].isfinite().all()
     assert not multiply(here, torch.zeros(1, 96, dtype=torch.bfloat16), Matrix(kind, weight, scale)).any()
 
 
@@ -236,9 +279,9 @@ def test_what_is_not_finite_stays_so(kind):
 @pytest.mark.parametrize("least", [-128, -127])
 def test_the_largest_sums_of_int8_have_room(least):
     weight = torch.tensor([127, least, 0], dtype=torch.int8)[:, None].repeat(1, 2080)
-    x, scale = torch.ones(5, 2080, dtype=torch.bfloat16), torch.ones(3, 1)
+    x, scale = torch.ones(40, 2080, dtype=torch.bfloat16), torch.ones(3, 1)
     want = torch.tensor([127.0, least, 0]) * 2080
-    for signed in (x, -x):
+    for signed in (x, -x, x[:5], -x[:5]):
         got = multiply(here, signed, Matrix("int8", weight, scale)).double()
         assert ((got - want * signed[:, :1].double()).abs() <= want.abs() * 2**-8).all()
 

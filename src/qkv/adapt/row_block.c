@@ -122,11 +122,11 @@ static void wait_for_small(const BlockTeam *team) {
 }
 
 /* Products from job `first` on, which read the same x. */
-static void multiply_jobs(const BlockTeam *team, int first, int count, int64_t thread, int64_t threads) {
+static void multiply_jobs(BlockTeam *team, int first, int count, int64_t thread, int64_t threads) {
   Block *b = team->block;
   if (!team->alone || thread == 0) lay_out_share(b->jobs + first, count, thread, team->alone ? 1 : threads);
   wait_for_all(team);
-  multiply_share(b->jobs + first, count, thread, threads);
+  if (multiply_share(b->jobs + first, count, thread, threads)) team->failed = 1;
   wait_for_all(team);
 }
 

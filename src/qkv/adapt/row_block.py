@@ -6,6 +6,7 @@ Letters: B rows, D width, H heads, G key/value groups, S keys, K head dim, W val
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from qkv.adapt import row_ops
 from qkv.adapt.native import Library
-from qkv.adapt.row_products import KINDS, Job, Matrix, address, draw_matrix, multiply, multiply_together
+from qkv.adapt.row_products import KINDS, Job, Matrix, address, draw_matrix, most_rows, multiply, multiply_together
 from qkv.core.cache import Cache, Static
 from qkv.errors import QkvError
 from qkv.spec import Attention, Ffn, Mask, Norm, Rotary
@@ -98,10 +99,10 @@ class Parts(NamedTuple):
     low: bool  # whether states are bf16
     cross: Attention | None = None
 
-    def as_job(self, rows: int) -> BlockJob:
-        """The struct of the kernel for this many rows, without what changes from step to step."""
+    def as_job(self) -> BlockJob:
+        """The struct of the kernel, without what changes from step to step."""
         attn, ffn, cross = self.attn, self.ffn, self.cross
-        job = BlockJob(rows=rows, width=len(self.matrices[3].weight), low=self.low)
+        job = BlockJob(width=len(self.matrices[3].weight), low=self.low)
         for place, norm in zip((*job.norms, *job.heads), self.norms, strict=True):
             if norm:
                 place.weight, place.bias = norm.weight.data_ptr(), address(norm.bias)
@@ -121,18 +122,30 @@ class Parts(NamedTuple):
 
 
 class Prepared:
-    """Blocks as the kernel takes them, for this many rows: weights and sizes, which stay from step to step."""
+    """Blocks as the kernel takes them, up to so many rows: weights and sizes, which stay from step to step."""
 
-    def __init__(self, found: Library, each: Sequence[Parts], blocks: Sequence[object] = (), *, rows: int) -> None:
+    def __init__(self, each: Sequence[Parts], blocks: Sequence[object] = ()) -> None:
         self.blocks = blocks  # the modules, to notice when others stand in their places
         registered = [(table, name, table[name]) for parts in each for table, name in parts.entries]
         self.tables, self.names, self.registered = zip(*registered, strict=True) if registered else ((), (), ())
         self.tensors = [one for one in self.registered if isinstance(one, Tensor)]
         self.addresses = [one.data_ptr() for one in self.tensors]
         self.attns = [(parts.layer, parts.attn, parts.cross) for parts in each]
-        self.rows, self.work = rows, sum(m.weight.numel() for parts in each for m in parts.matrices)
-        self.jobs = (BlockJob * len(each))(*(parts.as_job(rows) for parts in each))
-        self.scratch = max(found.opened.qkv_block_scratch(ctypes.addressof(job)) for job in self.jobs)
+        self.matrices = [(m.kind, m.weight.numel(), parts.low) for parts in each for m in parts.matrices]
+        self.work = sum(numbers for _, numbers, _ in self.matrices)
+        self.jobs = (BlockJob * len(each))(*(parts.as_job() for parts in each))
+        self.scratch = dict[int, int]()  # bytes by rows
+
+    @cached_property
+    def most_rows(self) -> int:
+        """The rows up to which the kernels multiply with all matrices."""
+        return min(most_rows(kind, numbers, low=low) for kind, numbers, low in self.matrices)
+
+    def count_scratch(self, found: Library, jobs: Any, rows: int) -> int:
+        """The bytes that these jobs need for so many rows."""
+        if rows not in self.scratch:
+            self.scratch[rows] = max(found.opened.qkv_block_scratch(ctypes.addressof(job)) for job in jobs)
+        return self.scratch[rows]
 
     def is_current(self) -> bool:
         """Whether the same modules and weights are still registered, at the same addresses; hundreds, so by `map`."""
@@ -206,7 +219,10 @@ def step_blocks(
     `keys`, with those of the source, and `angles` are those of each block; None: it has no source, and rotates nothing.
     """
     jobs = type(prepared.jobs).from_buffer_copy(prepared.jobs)
-    out, scratch = x.clone(memory_format=torch.contiguous_format), torch.empty(prepared.scratch, dtype=torch.uint8)
+    for job in jobs:
+        job.rows = len(x)
+    out = x.clone(memory_format=torch.contiguous_format)
+    scratch = torch.empty(prepared.count_scratch(found, jobs, len(x)), dtype=torch.uint8)
     to, between, kept = out.data_ptr(), scratch.data_ptr(), list[Any]()
     for job, (own, source), turn in zip(jobs, keys, angles, strict=True):
         job.x, job.scratch = to, between
@@ -285,6 +301,6 @@ def compare_block(found: Library, draw: torch.Generator, *, with_source: bool) -
     cache.buffers[0], cache.filled[0], cache.memory[0] = (k, v), past, memory
     keys = find_keys(cache, 0, rows, None, None, {})
     assert keys is not None
-    prepared = Prepared(found, [Parts(0, attn, ffn, norms, matrices, (), low=True, cross=cross)], rows=rows)
+    prepared = Prepared([Parts(0, attn, ffn, norms, matrices, (), low=True, cross=cross)])
     got = step_blocks(found, prepared, x, [(keys, find_memory(cache, 0, rows, None, {}) if cross else None)], [turn])
     return [(got, want), (k, one), (v, two)]

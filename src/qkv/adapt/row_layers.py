@@ -74,7 +74,7 @@ class RowBlock(Block):
     In a stack of such blocks the first one computes all of them in one call, and the others return what it gave them.
     """
 
-    prepared: Mapping[tuple[int, int, torch.dtype], Prepared] = MappingProxyType({})  # by blocks, rows and type
+    prepared: Mapping[tuple[int, torch.dtype], Prepared] = MappingProxyType({})  # by how many blocks, and type
     stack: Mapping[str, nn.Module] = MappingProxyType({})  # all blocks of its stack, as they are registered
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
@@ -115,15 +115,15 @@ class RowBlock(Block):
 
     def prepare(self, found: Library, blocks: "Sequence[RowBlock]", x: Tensor) -> Prepared | None:
         """The blocks as the kernel reads them, kept from step to step; None if it does not support one of them."""
-        key = len(blocks), len(x), x.dtype
+        key = len(blocks), x.dtype
         if (kept := self.prepared.get(key)) and kept.blocks == blocks and kept.is_current():
-            return kept
+            return kept if len(x) <= kept.most_rows else None
         parts = list[Parts]()
         for block in blocks:
             if (one := block.read_parts(x)) is None:
                 return None
             parts.append(one)
-        kept = Prepared(found, parts, blocks, rows=len(x))
+        kept = Prepared(parts, blocks)
         still = {n: one for n, one in self.prepared.items() if one.is_current()}  # others keep weights alive
         self.prepared = {**still, key: kept}
         return kept
@@ -305,8 +305,8 @@ def name_kernels() -> dict[str, str]:
     found = native.library()
     most = row_products.MOST | {"bf16": row_products.most_rows("bf16", row_products.SMALL + 1, low=True)}
     small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
-    if row_products.lacks_bf16_products():
-        small = {"int8": ", of bf16 any number"}
+    if row_products.most_rows("int8", 0, low=True) == row_products.EVERY:
+        small["int8"] = ", of bf16 any number"
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
     packed = "oneDNN" if onednn_linear.has_bf16_products() else "F.linear in fp32"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}

@@ -183,7 +183,9 @@ INLINE void add_up_each(const vec x[KEYS], float to[KEYS]) {
 #endif
 }
 
-/* Scores of `wide` heads from h on: wide x length. */
+INLINE int64_t room_for(int64_t length) { return (length + KEYS - 1) / KEYS * KEYS; } /* scores of a head */
+
+/* Scores of `wide` heads from h on: wide x room_for(length), those beyond the length -infinity. */
 INLINE void score(const Attend *job, int64_t r, int64_t h, int wide, int low, float *to) {
   int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->k_group;
   for (int64_t s = 0; s < length; s += KEYS) {
@@ -194,61 +196,63 @@ INLINE void score(const Attend *job, int64_t r, int64_t h, int wide, int low, fl
       fetch(job->k, place(job, r, j, job->k_starts[r], job->k_step) + group, job->size, low);
     for (int c = 0; c < wide; c++) {
       int64_t q = r * job->q_step + (h + c) * job->size;
+      float *sums = to + c * room_for(length) + s;
       vec part[KEYS];
-      float sums[KEYS];
 #pragma GCC unroll 16
       for (int j = 0; j < KEYS; j++) part[j] = dot(job, at[j], q, low);
       add_up_each(part, sums);
-      for (int64_t j = 0; j < count; j++) {
-        float y = sums[j] * job->scale;
-        if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential((vec){0} + y * 2.0f / job->cap)[0] + 1.0f));
-        to[c * length + s + j] = y + (job->bias ? job->bias[r * job->bias_row + (h + c) * job->bias_head + s + j] : 0.0f);
+      for (int j = 0; j < KEYS; j += LANES) {
+        vec y = *(loose *)(sums + j) * job->scale;
+        if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential(y * (2.0f / job->cap)) + 1.0f));
+        *(loose *)(sums + j) = y;
       }
+      for (int64_t j = 0; j < count && job->bias; j++)
+        sums[j] += job->bias[r * job->bias_row + (h + c) * job->bias_head + s + j];
+      for (int64_t j = count; j < KEYS; j++) sums[j] = -__builtin_inff();
     }
   }
 }
 
 /* Scores to weights whose sum is returned. */
 INLINE float weigh(float *score, int64_t length) {
-  float most = score[0], sum = 0.0f;
-  for (int64_t s = 1; s < length; s++) most = score[s] > most ? score[s] : most;
-  int64_t s = 0;
-  vec sums = {0};
-  for (; s + LANES <= length; s += LANES) {
-    vec y = exponential(*(loose *)(score + s) - most);
+  vec most = *(loose *)score, sum = {0};
+  for (int64_t s = LANES; s < length; s += LANES) most = greater_of(*(loose *)(score + s), most);
+  float top = most_of(most);
+  for (int64_t s = 0; s < length; s += LANES) {
+    vec y = exponential(*(loose *)(score + s) - top); /* next to nothing beyond the length */
     *(loose *)(score + s) = y;
-    sums += y;
+    sum += y;
   }
-  for (; s < length; s++) sum += score[s] = exponential((vec){0} + (score[s] - most))[0];
-  return sum + add_up(sums);
+  return add_up(sum);
 }
 
 /* The weighted sum of `parts` vectors of values from i on, for `wide` heads. */
 INLINE void mix_part(const Attend *job, int64_t r, int64_t h, int64_t i, int wide, int parts, int low, const float *weight,
                      const float *sums) {
-  int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->v_group;
+  int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->v_group, room = room_for(length);
   vec sum[HEADS][4] = {{{0}}};
   for (int64_t s = 0; s < length; s++) {
     int64_t at = place(job, r, s, job->v_starts[r], job->v_step) + group + i, next = s + AHEAD;
     if (next < length) fetch(job->v, place(job, r, next, job->v_starts[r], job->v_step) + group + i, parts * LANES, low);
     for (int p = 0; p < parts; p++) {
       vec v = read(job->v, at + p * LANES, low);
-      for (int c = 0; c < wide; c++) sum[c][p] += v * weight[c * length + s];
+      for (int c = 0; c < wide; c++) sum[c][p] += v * weight[c * room + s];
     }
   }
   for (int c = 0; c < wide; c++)
     for (int p = 0; p < parts; p++)
-      write(job->out, (r * job->heads + h + c) * job->value_size + i + p * LANES, low, sum[c][p] / sums[c]);
+      write(job->out, (r * job->heads + h + c) * job->value_size + i + p * LANES, low, sum[c][p] * (1.0f / sums[c]));
 }
 
 /* The same of the last few numbers, which are no whole vector. */
 INLINE void mix_rest(const Attend *job, int64_t r, int64_t h, int64_t i, int wide, int low, const float *weight,
                      const float *sums) {
   int64_t length = job->lengths[r], group = h / (job->heads / job->groups) * job->v_group, count = job->value_size - i;
+  int64_t room = room_for(length);
   vec sum[HEADS] = {{0}};
   for (int64_t s = 0; s < length; s++) {
     vec v = read_rest(job->v, place(job, r, s, job->v_starts[r], job->v_step) + group + i, count, low);
-    for (int c = 0; c < wide; c++) sum[c] += v * weight[c * length + s];
+    for (int c = 0; c < wide; c++) sum[c] += v * weight[c * room + s];
   }
   for (int c = 0; c < wide; c++)
     for (int64_t j = 0; j < count; j++)
@@ -258,13 +262,14 @@ INLINE void mix_rest(const Attend *job, int64_t r, int64_t h, int64_t i, int wid
 INLINE void mix(const Attend *job, int64_t r, int64_t h, int wide, int low, const float *weight, const float *sums) {
   int64_t i = 0;
   for (; i + 4 * LANES <= job->value_size; i += 4 * LANES) mix_part(job, r, h, i, wide, 4, low, weight, sums);
+  for (; i + 2 * LANES <= job->value_size; i += 2 * LANES) mix_part(job, r, h, i, wide, 2, low, weight, sums);
   for (; i + LANES <= job->value_size; i += LANES) mix_part(job, r, h, i, wide, 1, low, weight, sums);
   if (i < job->value_size) mix_rest(job, r, h, i, wide, low, weight, sums);
 }
 
 #define HEADS_OF(wide, low) { \
     score(job, r, h, wide, low, room); \
-    for (int c = 0; c < wide; c++) sums[c] = weigh(room + c * job->lengths[r], job->lengths[r]); \
+    for (int c = 0; c < wide; c++) sums[c] = weigh(room + c * room_for(job->lengths[r]), job->lengths[r]); \
     mix(job, r, h, wide, low, room, sums); }
 
 static void attend_heads(const Attend *job, int64_t r, int64_t h, int64_t wide, float *room) {
@@ -280,7 +285,7 @@ static int attend_share(const Attend *job, int64_t number, int64_t threads) {
   int64_t most = 0, each = job->heads / job->groups, share = each < HEADS ? each : HEADS;
   int64_t parts = (each + share - 1) / share, all = job->rows * job->groups * parts;
   for (int64_t r = 0; r < job->rows; r++) most = job->lengths[r] > most ? job->lengths[r] : most;
-  float *room = malloc((size_t)(most * HEADS) * sizeof(float));
+  float *room = malloc((size_t)(room_for(most) * HEADS) * sizeof(float));
   if (!room) return 1;
   for (int64_t t = all * number / threads; t < all * (number + 1) / threads; t++) {
     int64_t r = t / (job->groups * parts), g = t / parts % job->groups, from = t % parts * share;
@@ -332,9 +337,12 @@ INLINE float find_best(const Select *job, const void *x, float *best, int64_t *i
     vec m = read(x, i, low);
     for (int p = 1; p < LINES; p++) m = greater_of(read(x, i + p * LANES, low), m);
     most = greater_of(m, most);
-    if (any(m > best[last]))
-      for (int64_t j = i; j < i + LINES * LANES; j++)
-        if (read_one(x, j, low) > best[last]) put_in(job, best, ids, read_one(x, j, low), j);
+    if (lanes(m > best[last]))
+      for (int64_t j = i; j < i + LINES * LANES; j += LANES)
+        for (unsigned some = lanes(read(x, j, low) > best[last]); some; some &= some - 1) {
+          int64_t at = j + __builtin_ctz(some);
+          if (read_one(x, at, low) > best[last]) put_in(job, best, ids, read_one(x, at, low), at);
+        }
   }
   float top = most_of(most);
   for (; i < job->n; i++) {

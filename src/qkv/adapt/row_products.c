@@ -7,8 +7,8 @@
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
    result in any company. Where the processor has AVX2, an x in bf16 is rounded to whole numbers to be multiplied with
-   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the
-   others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
+   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8 (of many rows to bytes, row_tiles.c), to bytes
+   with a scale for each 32 for the others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
 
 #include "vectors.h"
 
@@ -18,7 +18,9 @@
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
-enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS }; /* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits */
+#define MANY 32 /* rows of x above which INT8 is multiplied in tiles, where the processor does */
+/* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits, bytes for tiles */
+enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS, IN_TILES };
 #if defined(__AVX512BF16__) /* of an x in bf16 */
 #define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #elif LANES >= 8
@@ -26,7 +28,11 @@ enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS }; /* how x is laid out: numbers of 
 #else
 #define LAID(kind) SINGLE
 #endif
-int qkv_laid(int kind) { return LAID(kind); }
+#if defined(__AVX512BF16__)
+int qkv_laid(int kind, int64_t rows) { return kind == INT8 && rows > MANY ? IN_TILES : LAID(kind); }
+#else
+int qkv_laid(int kind, int64_t rows) { return (void)rows, LAID(kind); }
+#endif
 
 typedef struct {
   const uint8_t *weight;
@@ -48,6 +54,7 @@ typedef struct {
   Ask number;
   Barrier barrier; /* where x is not laid out yet */
   int64_t count;
+  int32_t failed;
 } Team;
 
 INLINE vec read_scale(const uint8_t *at) { /* an fp16 number in all lanes */
@@ -525,6 +532,10 @@ INLINE void multiply_square(const Job *job, int64_t i, int64_t m, int64_t real) 
 }
 #endif
 
+#if defined(__AVX512BF16__)
+#include "row_tiles.c"
+#endif
+
 /* `deep` rows of weights from row i on, times `wide` rows of x from row m on, which lie block by block side by side;
    the first `real` of them are written. */
 INLINE void multiply_tile(const Job *job, int kind, int laid, int deep, int wide, int64_t i, int64_t m, int64_t real) {
@@ -599,7 +610,7 @@ INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t 
   for (; i < end; i++) multiply_tile(job, kind, laid, 1, wide, i, m, real);
 }
 
-INLINE int how_laid(const Job *job) { return job->narrow ? LAID(job->kind) : SINGLE; }
+INLINE int how_laid(const Job *job) { return job->narrow ? qkv_laid(job->kind, job->rows) : SINGLE; }
 
 INLINE int64_t widest(int laid) { return laid == IN_WORDS || laid == IN_PAIRS ? 4 : MOST; }
 
@@ -618,16 +629,20 @@ typedef void (*Way)(const Job *, int64_t, int64_t, int64_t);
 static const Way WAYS[][2] = {{wide_FP32, 0}, {0, narrow_BF16}, {wide_INT8, narrow_INT8}, {wide_Q8_0, narrow_Q8_0},
                               {wide_Q4_0, narrow_Q4_0}, {wide_Q4_1, narrow_Q4_1}}; /* by kind, and whether x is bf16 */
 
-static void multiply_part(const Job *job, int64_t from, int64_t to) {
+static int multiply_part(const Job *job, int64_t from, int64_t to) {
   int laid = how_laid(job);
+#if defined(__AVX512BF16__)
+  if (laid == IN_TILES) return multiply_tiles(job, from, to);
+#endif
   int64_t most = widest(laid), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
   for (int64_t next = from; next < to; next += block) /* the weights of these rows stay in the cache */
     for (int64_t m = 0; m < job->rows; m += most)
       for (int64_t i = next; i < to && i < next + block; i += 4) WAYS[job->kind][job->narrow](job, i, m, to - i);
+  return 0;
 }
 
 #define UNPACK(kind) case kind: scale *= read_block(kind, at, q); break;
-static void unpack_part(const Job *job, int64_t from, int64_t to) {
+static int unpack_part(const Job *job, int64_t from, int64_t to) {
   int64_t blocks = job->k / 32, block = block_bytes(job->kind);
   for (int64_t i = from; i < to; i++)
     for (int64_t b = 0; b < blocks; b++) {
@@ -638,15 +653,19 @@ static void unpack_part(const Job *job, int64_t from, int64_t to) {
       switch (job->kind) { UNPACK(FP32) UNPACK(BF16) UNPACK(INT8) UNPACK(Q8_0) UNPACK(Q4_0) UNPACK(Q4_1) }
       for (int p = 0; p < PARTS; p++) write(job->out, out + LANES * p, job->narrow, q[p] * scale);
     }
+  return 0;
 }
 
-/* What thread `number` of `threads` does of some jobs. */
-static void multiply_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
+/* What thread `number` of `threads` does of some jobs; 0 where it was done. */
+static int multiply_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
+  int failed = 0;
   for (const Job *job = jobs; job < jobs + count; job++) {
-    int64_t n = job->n, each = (n / 4 + threads) / threads * 4;
+    int64_t unit = how_laid(job) == IN_TILES ? 64 : 4;
+    int64_t n = job->n, each = ((n + unit - 1) / unit + threads - 1) / threads * unit;
     int64_t from = number * each, to = from + each < n ? from + each : n;
-    if (from < to) (job->rows ? multiply_part : unpack_part)(job, from, to);
+    if (from < to) failed |= (job->rows ? multiply_part : unpack_part)(job, from, to);
   }
+  return failed;
 }
 
 /* x for multiply_tile, from row m on as many as are multiplied together: the first block of all, then the second of all.
@@ -655,6 +674,12 @@ static void lay_out_group(const Job *job, int64_t m) {
   const int laid = how_laid(job);
   void *to = job->laid;
   int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
+#if defined(__AVX512BF16__)
+  if (laid == IN_TILES) {
+    for (int64_t c = 0; c < real; c++) lay_out_row(job, m + c);
+    return;
+  }
+#endif
 #if LANES >= 8
   if (laid == IN_BYTES) {
     Bytes *bytes = (Bytes *)to + m * byte_groups(k);
@@ -699,13 +724,13 @@ static void lay_out_share(const Job *jobs, int64_t count, int64_t number, int64_
 }
 
 static void work(void *given) {
-  const Team *team = given;
+  Team *team = given;
   int64_t number = team->number ? team->number() : 0, threads = count_threads(team->number);
   if (team->barrier) {
     lay_out_share(team->jobs, team->count, number, threads);
     team->barrier();
   }
-  multiply_share(team->jobs, team->count, number, threads);
+  if (multiply_share(team->jobs, team->count, number, threads)) team->failed = 1;
 }
 
 /* Of each job out [rows, n] = x [rows, k] times its matrix, plus bias; 0 where it was done. No rows: out [n, k] is the
@@ -714,7 +739,7 @@ int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, Barrier barr
   Job jobs[4];
   void *made[4] = {0};
   int64_t rows = (given->rows + MOST - 1) / MOST * MOST, ready = 0;
-  Team team = {jobs, threads > 1 ? number : 0, threads > 1 && rows > MOST ? barrier : 0, count};
+  Team team = {jobs, threads > 1 ? number : 0, threads > 1 && rows > MOST ? barrier : 0, count, 0};
   for (; ready < count && ready < 4; ready++) {
     Job *job = jobs + ready;
     *job = given[ready];
@@ -730,5 +755,5 @@ int qkv_run(const Job *given, int64_t count, Fork fork, Ask number, Barrier barr
     else work(&team);
   }
   for (int i = 0; i < 4; i++) free(made[i]);
-  return ready < count;
+  return ready < count || team.failed;
 }

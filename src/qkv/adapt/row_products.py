@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-IN_BYTES, IN_WORDS = 2, 3  # how it lays out an x in bf16
+IN_BYTES, IN_WORDS, IN_TILES = 2, 3, 4  # how it lays out an x in bf16
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 FEW, FEW_TOKENS = 16, 4  # rows of bf16, and of a prompt, up to which a CPU with AVX-512's units but no AMX reads faster
@@ -41,10 +41,10 @@ def lacks_bf16_products() -> bool:
 def most_rows(kind: str, numbers: int, *, low: bool, tokens: int = 1) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
 
-    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without bf16 products has nothing faster.
+    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without either has nothing faster in int8.
     `low`: the rows are bf16.
     """
-    if kind == "int8" and low and lacks_bf16_products():
+    if kind == "int8" and low and (lacks_bf16_products() or (has_bf16_units() and not has_unit("amx_bf16"))):
         return EVERY
     if kind == "bf16" and lacks_bf16_products():
         return MOST["int8"]
@@ -83,7 +83,7 @@ def check_library(found: Library) -> None:
     """QkvError where a kernel says something else than the formula written out, on small random numbers."""
     draw = torch.Generator().manual_seed(0)
     for kind in KINDS:
-        n, k = 13, {"fp32": 80, "bf16": 96, "int8": 1120}.get(kind, 224)
+        n, k = {"fp32": (13, 80), "bf16": (13, 96), "int8": (77, 1184)}.get(kind, (13, 224))
         weight, scale = draw_matrix(kind, n, k, draw)
         for dtype in (torch.float32, torch.bfloat16):
             if (kind, dtype) in (("bf16", torch.float32), ("fp32", torch.bfloat16)):
@@ -92,7 +92,7 @@ def check_library(found: Library) -> None:
             few = kind not in DTYPES.values()
             if few and not torch.equal(unpack(found, kind, weight, scale, dtype), open_weight.to(dtype)):
                 raise QkvError("the compiled kernel unpacks {kind} wrongly for {isa}", kind=kind, isa=found.isa)
-            for rows in (1, 3, 4, 9):
+            for rows in (1, 3, 4, 9, *((37,) if kind == "int8" else ())):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
                 read, held = round_input(found, kind, x).double(), open_weight.double()
@@ -105,12 +105,14 @@ def check_library(found: Library) -> None:
 
 
 def round_input(found: Library, kind: str, x: Tensor) -> Tensor:
-    """x as the kernel takes it where it multiplies it with such a matrix: of one in bf16 all numbers of a block may be
-    rounded to whole ones times a scale. As fp32 where they are.
+    """x [rows, k] as the kernel takes it where it multiplies it with such a matrix: of one in bf16 all numbers of a
+    block may be rounded to whole ones times a scale. As fp32 where they are.
     """
-    laid = found.opened.qkv_laid(KINDS[kind]) if x.dtype == torch.bfloat16 else 0
+    laid = found.opened.qkv_laid(KINDS[kind], len(x)) if x.dtype == torch.bfloat16 else 0
     if laid == IN_BYTES:
         return round_blocks(x, 32, 127)
+    if laid == IN_TILES:
+        return round_blocks(x, 64, 127)
     return round_blocks(x, 1024, 16383) if laid == IN_WORDS else x
 
 

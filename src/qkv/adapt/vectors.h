@@ -118,19 +118,31 @@ INLINE vec greater_of(vec a, vec b) { /* b where one of them is no number */
 #endif
 }
 
+INLINE vec lesser_of(vec a, vec b) { /* as well */
+#if LANES == 16
+  return (vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+  return (vec)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  vec c;
+  for (int i = 0; i < LANES; i++) c[i] = a[i] < b[i] ? a[i] : b[i];
+  return c;
+#endif
+}
+
 INLINE float most_of(vec x) {
   float most = x[0];
   for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
   return most;
 }
 
-INLINE int any(whole where) { /* of numbers that are 0 or -1 */
+INLINE unsigned lanes(whole where) { /* a bit for each number, of which all are 0 or -1 */
 #if LANES == 16
-  return _mm512_movepi32_mask((__m512i)where) != 0;
+  return _mm512_movepi32_mask((__m512i)where);
 #elif LANES == 8
-  return _mm256_movemask_ps((__m256)where) != 0;
+  return (unsigned)_mm256_movemask_ps((__m256)where);
 #else
-  return (where[0] | where[1] | where[2] | where[3]) != 0;
+  return (where[0] & 1) | (where[1] & 2) | (where[2] & 4) | (where[3] & 8);
 #endif
 }
 
@@ -139,7 +151,7 @@ INLINE vec choose(whole where, vec a, vec b) { return (vec)(((whole)a & where) |
 /* e^x for x within the exponents of fp32, to about its last bit: 2^n times a polynomial on half of ln 2 each way. */
 INLINE vec exponential(vec x) {
   const vec none = {0};
-  x = choose(x < none - 87.0f, none - 87.0f, choose(x > none + 88.0f, none + 88.0f, x));
+  x = greater_of(none - 87.0f, lesser_of(none + 88.0f, x));
   vec shift = none + 0x1.8p23f; /* adding it rounds to a whole number */
   vec n = (x * 1.44269504f + shift) - shift;
   vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;

@@ -80,10 +80,10 @@ class RecordingSearch(BeamSearch):
         self.places = self.mark_kept(list_candidates(live[0])) if stay else []
         return super().go_on(stay, live)
 
-    def add_live(self, source: int, live: list[Candidate]) -> None:
+    def write_best(self, source: int, live: list[Candidate]) -> None:
         """As in BeamSearch, where the search is over."""
         self.mark_kept(live)
-        super().add_live(source, live)
+        super().write_best(source, live)
 
     def mark_kept(self, live: list[Candidate]) -> list[int]:
         """Mark candidates; their places among the nodes."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -92,6 +92,15 @@ class Hypothesis:
     finish_reason: Finish
 
 
+class Ended(NamedTuple):
+    """A candidate that ended a text of so many tokens, or was cut off, and its score."""
+
+    score: float
+    last: Candidate
+    length: int
+    reason: Finish
+
+
 @dataclass
 class Beams:
     """The live hypotheses of all sources still searched; rows stand source by source, children where parents stood."""
@@ -133,7 +142,8 @@ class BeamSearch:
             raise QkvError("beam search: it needs the cache; remove cache=False, or use generate")
         self.decoder, self.limits, self.search, self.options = decoder, limits, search, options
         self.eos = torch.tensor(options.eos, dtype=torch.long, device=decoder.device)
-        self.found: list[list[Hypothesis]] = [[] for _ in limits]
+        self.found: list[list[Hypothesis]] = [[] for _ in limits]  # the n best of sources that are done
+        self.ended: list[list[Ended]] = [[] for _ in limits]  # best first
         self.faults: dict[int, QkvError] = {}  # of sources whose search failed
         self.written, self.steps = 0, list[Any]()  # tokens of each row; what went on at each step, [BM, 4]
         # long sums of fp32 would drift; MPS has nothing wider
@@ -157,7 +167,7 @@ class BeamSearch:
         """Of all sources' candidates [B, C, 4], best first, those that go on [B, M, 4], and which sources go on.
 
         The four: the sum, the row that is continued, the token, its logprob under the model itself (Candidate).
-        Those that end and stand among the first `beams` become hypotheses. The likeliest that do not end continue;
+        Those that end and stand among the first `beams` may become hypotheses. The likeliest that do not end continue;
         where too few are left, one that ended fills the place.
         """
         ends = np.isin(table[..., 2], self.options.eos)  # B C
@@ -173,25 +183,29 @@ class BeamSearch:
                     "text {number}: its logits are not finite numbers; `check` scans the model's weights",
                     code="logits-not-finite", number=source // self.search.groups + 1)
             elif self.is_done(source, self.written, best):
-                self.add_live(source, list_candidates(live[n]))
+                self.write_best(source, list_candidates(live[n]))
             else:
                 stay.append(n)
         children = place_children(live[..., 1].astype(int), self.beams.sums.shape[1])  # B M
         return stay, np.take_along_axis(live, children[..., None], 1)
 
     def take_ended(self, source: int, each: list[Candidate]) -> None:
-        """Those of a source's first candidates that ended become hypotheses, and the best ones stay."""
-        ended = [self.write_out(c, "stop") for c in each if c.token in self.options.eos and c.total > -math.inf]
-        self.found[source] = sorted(self.found[source] + ended, key=lambda h: -h.score)[: self.search.width]
+        """Those of a source's first candidates that ended are kept, if they are among the best ones."""
+        ended = [self.rate(c, "stop") for c in each if c.token in self.options.eos and c.total > -math.inf]
+        self.ended[source] = sorted(self.ended[source] + ended, key=lambda e: -e.score)[: self.search.width]
 
-    def write_out(self, last: Candidate, reason: Finish) -> Hypothesis:
-        """The hypothesis that a candidate ends."""
-        pairs, row = [(last.token, last.logprob)], last.row
-        for step in reversed(self.steps):
+    def rate(self, last: Candidate, reason: Finish) -> Ended:
+        """A candidate of this step with its score."""
+        return Ended(last.total / self.search.divisor(self.written), last, self.written, reason)
+
+    def write_out(self, ended: Ended) -> Hypothesis:
+        """The hypothesis that a candidate ends, read from its last token back."""
+        row, tokens, logprobs = ended.last.row, [ended.last.token], [ended.last.logprob]
+        for step in reversed(self.steps[: ended.length - 1]):
             _, row, token, logprob = step[int(row)].tolist()
-            pairs.append((int(token), logprob))
-        tokens, logprobs = (list(part) for part in zip(*reversed(pairs), strict=True))
-        return Hypothesis(tokens, last.total / self.search.divisor(len(tokens)), logprobs, reason)
+            tokens.append(int(token))
+            logprobs.append(logprob)
+        return Hypothesis(tokens[::-1], ended.score, logprobs[::-1], ended.reason)
 
     def go_on(self, stay: list[int], live: Any) -> Tensor:
         """Finished sources leave the batch, and the cache follows the beams' parents; the next ids to read."""
@@ -316,7 +330,7 @@ class BeamSearch:
 
     def is_done(self, source: int, length: int, best: float) -> bool:
         """Whether the search for this source is over, its likeliest live hypothesis having the sum `best`."""
-        search, found, longest = self.search, self.found[source], self.limits[source]
+        search, found, longest = self.search, self.ended[source], self.limits[source]
         if length >= longest or best == -math.inf:
             return True
         enough = search.width if search.stop in ("first", "settled") else self.best
@@ -328,13 +342,14 @@ class BeamSearch:
         reach = (length + 1, longest) if search.stop == "bound" else (length,)
         return found[self.best - 1].score >= best / max(search.divisor(n) for n in reach)
 
-    def add_live(self, source: int, live: list[Candidate]) -> None:
-        """Where too few ended, the live ones make up the n best, after those that did end."""
-        found = self.found[source]
+    def write_best(self, source: int, live: list[Candidate]) -> None:
+        """Write out the n best of a source that is done; where too few ended, the live ones stand after them."""
+        found = self.ended[source]
         for c in sorted(live, key=lambda c: -c.total):
             whole = not ((guide := self.lead(c)) and guide.remaining)
             if len(found) < self.best and whole and c.total > -math.inf:
-                found.append(self.write_out(c, "length"))
+                found.append(self.rate(c, "length"))
+        self.found[source] = [self.write_out(e) for e in found[: self.best]]
         if not found:
             self.faults[source] = QkvError(
                 "text {number}: nothing was found that obeys what is asked of it (to begin with, hold or avoid certain "
