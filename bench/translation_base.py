@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from crew import share
 from harness import Absent, compete, limits, middle, need, options, quiet, summary, timed, write
 
 EOS, BEAMS, LONGEST, FORCED = 0, 4, 128, 32
@@ -28,6 +29,7 @@ def main() -> None:
                     seed=(0, "of weights and sentences"))  # fmt: skip
     makers = {"qkv bf16": partial(ours, kind="bf16"), "qkv int8": partial(ours, kind="int8"),
               "qkv fp32": partial(ours, kind="fp32"),
+              **{f"qkv {kind} (a batch on each core)": partial(ours_shared, kind=kind) for kind in ("bf16", "int8")},
               "CTranslate2 int8": partial(ctranslate, kind="int8"),
               "CTranslate2 int8, a batch on each core": partial(ctranslate, kind="int8", workers=given.threads),
               "CTranslate2 fp32": partial(ctranslate, kind="float32"), "transformers bf16": theirs}  # fmt: skip
@@ -172,7 +174,19 @@ def sentences(count: int, vocabulary: int, seed: int) -> list[list[int]]:
 
 
 def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
-    """Our beam search."""
+    """Our beam search, batch by batch."""
+    translate, batches = start_search(given, folder, kind), read_batches(folder)
+    return both_ways(lambda forced: [row for batch in batches for row in translate(batch, forced)])
+
+
+def ours_shared(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
+    """The same, by a process on each core."""
+    run, batches = share(start_search, given, folder, kind=kind), read_batches(folder)
+    return both_ways(lambda forced: [row for part in run(batches, forced) for row in part])
+
+
+def start_search(given: Any, folder: Path, kind: str) -> Callable[[list[list[int]], bool], list[list[int]]]:
+    """What translates a batch."""
     import torch
 
     import qkv
@@ -180,16 +194,16 @@ def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
     from qkv.generation.sequence import DecodeOptions
 
     torch.set_num_threads(given.threads)
-    model, batches = qkv.load(folder / "hf", device="cpu", dtype=kind), read_batches(folder)
+    model = qkv.load(folder / "hf", device="cpu", dtype=kind)
     pad, search = model.special.pad, Search(BEAMS, length_penalty=1.0, penalty="power", stop="first")
 
-    def run(forced: bool) -> list[list[int]]:
+    def translate(batch: list[list[int]], forced: bool) -> list[list[int]]:
         forbid = (pad, EOS) if forced else (pad,)
         options = DecodeOptions(FORCED if forced else LONGEST, eos=(EOS,), start=(pad,), forbid=forbid)
-        found = [beam(model.core, b, search=search, options=options) for b in batches]
-        return [[t for t in best[0].tokens if t != EOS] for part in found for best in part]
+        found = beam(model.core, batch, search=search, options=options)
+        return [[t for t in best[0].tokens if t != EOS] for best in found]
 
-    return both_ways(run)
+    return translate
 
 
 def ctranslate_model(given: Any, folder: Path, kind: str, eos: int = EOS, start: int | None = None,
@@ -281,9 +295,9 @@ def told(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def ratios(part: dict[str, Any]) -> dict[str, float]:
-    """The rates of our bf16 and our int8 over each other's."""
+    """The rates of ours in bf16 and int8 over each other's."""
     rates = {name: p["target_tokens_per_second"] for name, p in part.items()}
-    mine = [name for name in ("qkv bf16", "qkv int8") if name in rates]
+    mine = [name for name in rates if name.startswith("qkv") and "fp32" not in name]
     return {f"{one} over {name}": round(rates[one] / rate, 3) for one in mine for name, rate in rates.items()
             if name != one}  # fmt: skip
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crew import share
 from harness import compete, limits, middle, options, summary, timed, write
 from translation_base import BEAMS, ctranslate_model, read_batches
 
@@ -22,6 +23,7 @@ def main() -> None:
     given = options(__doc__ or "", model=("", "a translator"), test=("", "its test, as text, tab, target"),
                     batch=(64, "sentences in a batch"))  # fmt: skip
     makers = {f"qkv {kind}": partial(ours, kind=kind) for kind in ("bf16", "int8", "fp32")}
+    makers |= {f"qkv {kind} (a batch on each core)": partial(ours_shared, kind=kind) for kind in ("bf16", "int8")}
     makers |= {f"CTranslate2 {kind}": partial(theirs, kind=kind, workers=1) for kind in ("int8", "float32")}
     makers |= {f"CTranslate2 {kind}, a batch on each core": partial(theirs, kind=kind, workers=given.threads)
                for kind in ("int8", "float32")}  # fmt: skip
@@ -91,7 +93,24 @@ def write_model(given: Any, folder: Path) -> None:
 
 
 def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
-    """Our beam search."""
+    """Our beam search, batch by batch."""
+    translate, batches = start_search(given, folder, kind), read_batches(folder)
+    return time_all(lambda: [row for batch in batches for row in translate(batch)])
+
+
+def ours_shared(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
+    """The same, by a process on each core."""
+    run, batches = share(start_search, given, folder, kind=kind), read_batches(folder)
+    return time_all(lambda: [row for part in run(batches) for row in part])
+
+
+def time_all(run: Callable[[], list[list[int]]]) -> Callable[[], dict[str, Any]]:
+    """One turn."""
+    return lambda: dict(zip(("seconds", "said"), timed(run), strict=True))
+
+
+def start_search(given: Any, folder: Path, kind: str) -> Callable[[list[list[int]]], list[list[int]]]:
+    """What translates a batch."""
     import torch
 
     import qkv
@@ -100,16 +119,15 @@ def ours(given: Any, folder: Path, kind: str) -> Callable[[], dict[str, Any]]:
     from qkv.tasks.types import start_ids
 
     torch.set_num_threads(given.threads)
-    model, batches = qkv.load(given.model, device="cpu", dtype=kind), read_batches(folder)
+    model = qkv.load(given.model, device="cpu", dtype=kind)
     how = DecodeOptions(LONGEST, model.special.eos, start_ids(model), forbid=model.special.forbid)
     search = Search(BEAMS, length_penalty=1.0, penalty="power")
 
-    def run() -> list[list[int]]:
-        found = [beam(model.core, batch, search=search, options=how) for batch in batches]
-        return [best[0].tokens[: -1 if best[0].tokens[-1:] == [*model.special.eos] else None]
-                for part in found for best in part]
+    def translate(batch: list[list[int]]) -> list[list[int]]:
+        found = beam(model.core, batch, search=search, options=how)
+        return [best[0].tokens[: -1 if best[0].tokens[-1:] == [*model.special.eos] else None] for best in found]
 
-    return lambda: dict(zip(("seconds", "said"), timed(run), strict=True))
+    return translate
 
 
 def theirs(given: Any, folder: Path, kind: str, workers: int) -> Callable[[], dict[str, Any]]:

@@ -131,6 +131,61 @@ def test_what_belongs_to_files_is_refused_without_out(tmp_path: Path, capsys: An
     assert "none.txt" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--json"], ["--nbest", "2", "--scores"]], ids=str)
+def test_workers_print_lines_as_one_process_does(more: list[str], tmp_path: Path, capfd: Any) -> None:
+    file = Path(write_lines(tmp_path / "in.txt", LINES * MANY))
+    command = [sys.executable, "-m", "qkv", "translate", "demo", "-", *more]
+    one, two = (subprocess.run([*command, *crew], input=file.read_bytes(), capture_output=True, check=True).stdout
+                for crew in ([], ["--workers", "2"]))  # fmt: skip
+    assert len(two.splitlines()) == len(LINES) * MANY * (2 if "--nbest" in more else 1) - ("--nbest" in more) * MANY
+    assert two.decode() == one.decode()
+
+
+def test_lines_before_one_that_cannot_be_answered_are_printed(monkeypatch: Any, capsys: Any) -> None:
+    for bad, said in (("书", "line 41: '书' has 0 tabs"), ("\udcff", "line 41: byte 0xff is not UTF-8")):
+        given = "\n".join(["茶\ttea"] * 40 + [bad, "茶\ttea"]).encode("utf-8", "surrogateescape")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert main(["score", "demo", "-", "--workers", "2"]) == 2
+        found = capsys.readouterr()
+        assert len(found.out.splitlines()) == 40
+        assert said in found.err
+
+
+@linux
+def test_workers_of_lines_end_with_the_one_who_started_them(tmp_path: Path) -> None:
+    file = Path(write_lines(tmp_path / "in.txt", LINES * 2000))
+    command = [sys.executable, "-m", "qkv", "translate", "demo", "-", "--workers", "2"]
+    with file.open("rb") as given:
+        process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True)  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        crew = list_workers(process)
+        assert len(crew) == 2
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    until = time.monotonic() + 20
+    while any(is_running(pid) for pid in crew):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def list_workers(process: subprocess.Popen[bytes]) -> list[int]:
+    """The workers that a process started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process goes on; one that ended has no command line, even if nobody asked for its exit code."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except FileNotFoundError:
+        return False
+
+
 def begin(tmp_path: Path, *more: str) -> tuple[subprocess.Popen[bytes], list[str], Path]:
     """A batch of many rows in a process of its own, whose first part is there."""
     file, out = write_lines(tmp_path / "in.txt", LINES * MANY), tmp_path / "out"
@@ -167,8 +222,7 @@ def test_a_batch_that_is_killed_goes_on_and_loses_nothing(tmp_path: Path) -> Non
 @linux
 def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     process, _, out = begin(tmp_path, "--workers", "2")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
-    crew = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    crew = list_workers(process)
     assert len(crew) == 2
     os.kill(crew[0], signal.SIGKILL)
     assert process.wait(120) == 0

@@ -17,7 +17,7 @@ from qkv.core.step import Inputs, active_tracer
 from qkv.errors import QkvError
 from qkv.generation import decoder as decoder_module
 from qkv.generation.decoder import Decoder, batch_by_length
-from qkv.generation.engine import Engine, Settings, generate, stream_tokens
+from qkv.generation.engine import Engine, Settings, generate
 from qkv.generation.sequence import DecodeOptions
 from qkv.sampling import Sampling
 from qkv.spec import Attention, Block, Ffn, Head, Init, Mask, Norm, Rotary, Spec, Stack, Table
@@ -81,6 +81,23 @@ def plainly(core: Transformer, prompt: list[int], n: int) -> tuple[list[int], li
         tokens.append(int(best.indices))
         logprobs.append(float(best.values))
     return tokens, logprobs
+
+
+def stream_tokens(core, prompts, *, sampling=Sampling(), options=DecodeOptions()):  # noqa: B008  frozen
+    """As `generate`, but each token comes as an Event when it is chosen."""
+    engine = Engine(core)
+    handles = engine.submit_batch(prompts, options, sampling=sampling)
+
+    def events():
+        while engine.busy:
+            engine.step()
+            for n, handle in enumerate(handles):
+                while handle.events:
+                    yield handle.events.popleft()._replace(row=n)
+        for handle in handles:
+            handle.result()
+
+    return events()
 
 
 @pytest.mark.parity

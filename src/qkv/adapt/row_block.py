@@ -6,16 +6,16 @@ Letters: B rows, D width, H heads, G key/value groups, S keys, K head dim, W val
 
 import ctypes
 from collections.abc import Sequence
-from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.adapt import row_ops
 from qkv.adapt.native import Library
-from qkv.adapt.row_products import KINDS, Job, Matrix, address, draw_matrix, most_rows, multiply, multiply_together
+from qkv.adapt.row_products import EVERY, KINDS, Job, Matrix, address, draw_matrix, multiply, multiply_together
 from qkv.core.cache import Cache, Static
 from qkv.errors import QkvError
 from qkv.spec import Attention, Ffn, Mask, Norm, Rotary
@@ -41,13 +41,13 @@ class Places:
     """
 
     def __init__(
-        self, starts: tuple[Sequence[int], Sequence[int]], lengths: Sequence[int],
-        to: tuple[Sequence[int], Sequence[int]], steps: tuple[int, int, int, int], slots: Sequence[int] = (),
+        self, starts: tuple[Any, Any], lengths: Any, to: tuple[Any, Any],
+        steps: tuple[int, int, int, int], slots: Sequence[int] = (),
     ) -> None:
-        each = ctypes.c_int64 * len(lengths)
-        self.lists = [each(*one) for one in (*starts, lengths, *to, *((slots,) if any(slots) else ()))]
-        self.addresses = [ctypes.addressof(one) for one in self.lists]
-        self.steps, self.first = steps, lengths[0]
+        each = (*starts, lengths, *to, *((slots,) if any(slots) else ()))
+        self.lists = [np.ascontiguousarray(one, dtype=np.int64) for one in each]
+        self.addresses = [one.ctypes.data for one in self.lists]
+        self.steps, self.first, self.rows = steps, int(lengths[0]), len(lengths)
 
 
 class Keys(NamedTuple):
@@ -68,7 +68,7 @@ class Keys(NamedTuple):
             (at.slots,) = slots
         if bias is None:
             return None
-        bias = bias.float().expand(len(places.lists[2]), at.heads, 1, places.first)
+        bias = bias.float().expand(places.rows, at.heads, 1, places.first)
         bias = bias if bias.stride(3) == 1 else bias.contiguous()
         at.bias, at.bias_row, at.bias_head = bias.data_ptr(), bias.stride(0), bias.stride(1)
         return bias
@@ -122,24 +122,21 @@ class Parts(NamedTuple):
 
 
 class Prepared:
-    """Blocks as the kernel takes them, up to so many rows: weights and sizes, which stay from step to step."""
+    """Blocks as the kernel takes them: weights and sizes, which stay from step to step.
 
-    def __init__(self, each: Sequence[Parts], blocks: Sequence[object] = ()) -> None:
-        self.blocks = blocks  # the modules, to notice when others stand in their places
+    `blocks` are the modules, to notice when others stand in their places; `most` rows can be read together.
+    """
+
+    def __init__(self, each: Sequence[Parts], blocks: Sequence[object] = (), most: int = EVERY) -> None:
+        self.blocks, self.most = blocks, most
         registered = [(table, name, table[name]) for parts in each for table, name in parts.entries]
         self.tables, self.names, self.registered = zip(*registered, strict=True) if registered else ((), (), ())
         self.tensors = [one for one in self.registered if isinstance(one, Tensor)]
         self.addresses = [one.data_ptr() for one in self.tensors]
         self.attns = [(parts.layer, parts.attn, parts.cross) for parts in each]
-        self.matrices = [(m.kind, m.weight.numel(), parts.low) for parts in each for m in parts.matrices]
-        self.work = sum(numbers for _, numbers, _ in self.matrices)
+        self.work = sum(m.weight.numel() for parts in each for m in parts.matrices)
         self.jobs = (BlockJob * len(each))(*(parts.as_job() for parts in each))
         self.scratch = dict[int, int]()  # bytes by rows
-
-    @cached_property
-    def most_rows(self) -> int:
-        """The rows up to which the kernels multiply with all matrices."""
-        return min(most_rows(kind, numbers, low=low) for kind, numbers, low in self.matrices)
 
     def count_scratch(self, found: Library, jobs: Any, rows: int) -> int:
         """The bytes that these jobs need for so many rows."""
@@ -172,9 +169,10 @@ def find_keys(
     if same := known.get((start, *strides)):
         return Keys(k, v, same, bias)
     (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = strides
-    starts = range(0, rows * k_row, k_row), range(0, rows * v_row, v_row)
-    to = [at + start * k_step for at in starts[0]], [at + start * v_step for at in starts[1]]
-    places = known[start, *strides] = Places(starts, [start + 1] * rows, to, (k_step, v_step, k_group, v_group))
+    numbers, lengths = np.arange(rows), np.full(rows, start + 1)
+    starts = numbers * k_row, numbers * v_row
+    to = starts[0] + start * k_step, starts[1] + start * v_step
+    places = known[start, *strides] = Places(starts, lengths, to, (k_step, v_step, k_group, v_group))
     return Keys(k, v, places, bias)
 
 
@@ -194,10 +192,10 @@ def find_memory(cache: Cache, layer: int, rows: int, bias: Tensor | None, known:
         bias = known[key]
     if (same := known.get(("source", *strides))) is None:
         (k_row, k_group, k_step, _), (v_row, v_group, v_step, _) = strides
-        numbers = [n for n in range(len(k)) for _ in range(each)]
-        starts = [k_row * n for n in numbers], [v_row * n for n in numbers]
+        numbers = np.arange(rows) // each
+        starts, lengths = (numbers * k_row, numbers * v_row), np.full(rows, k.shape[2])
         steps = k_step, v_step, k_group, v_group
-        same = known["source", *strides] = Places(starts, [k.shape[2]] * rows, starts, steps)
+        same = known["source", *strides] = Places(starts, lengths, starts, steps)
     return Keys(k, v, same, bias)
 
 

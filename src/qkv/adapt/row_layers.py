@@ -117,13 +117,14 @@ class RowBlock(Block):
         """The blocks as the kernel reads them, kept from step to step; None if it does not support one of them."""
         key = len(blocks), x.dtype
         if (kept := self.prepared.get(key)) and kept.blocks == blocks and kept.is_current():
-            return kept if len(x) <= kept.most_rows else None
+            return kept if len(x) <= kept.most else None
         parts = list[Parts]()
         for block in blocks:
             if (one := block.read_parts(x)) is None:
                 return None
             parts.append(one)
-        kept = Prepared(parts, blocks)
+        most = min(row_products.most_rows(m.kind, m.weight.numel(), low=one.low) for one in parts for m in one.matrices)
+        kept = Prepared(parts, blocks, most)
         still = {n: one for n, one in self.prepared.items() if one.is_current()}  # others keep weights alive
         self.prepared = {**still, key: kept}
         return kept

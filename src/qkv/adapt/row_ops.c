@@ -150,18 +150,25 @@ INLINE void fetch(const void *from, int64_t i, int64_t count, int low) { /* numb
   for (int64_t n = 0; n < count; n += low ? 32 : 16) __builtin_prefetch((const uint8_t *)from + (i + n) * (low ? 2 : 4));
 }
 
-/* The products of a query and a key, to be added up. */
-INLINE vec dot(const Attend *job, int64_t k, int64_t q, int low) {
-  vec sum = {0};
-  int64_t i = 0;
+/* The products of a query and of each of some keys, to be added up. */
+INLINE void multiply_keys(const Attend *job, const int64_t k[KEYS], int64_t q, int low, vec sum[KEYS]) {
+  int64_t i = 0, rest = job->size % LANES;
+  for (int j = 0; j < KEYS; j++) sum[j] = (vec){0};
 #if defined(__AVX512BF16__)
-  for (; low && i + 32 <= job->size; i += 32)
-    sum = (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512((const uint16_t *)job->k + k + i),
-                                (__m512bh)_mm512_loadu_si512((const uint16_t *)job->q + q + i));
+  for (; low && i + 32 <= job->size; i += 32) {
+    __m512bh y = (__m512bh)_mm512_loadu_si512((const uint16_t *)job->q + q + i);
+#pragma GCC unroll 16
+    for (int j = 0; j < KEYS; j++)
+      sum[j] = (vec)_mm512_dpbf16_ps((__m512)sum[j], (__m512bh)_mm512_loadu_si512((const uint16_t *)job->k + k[j] + i), y);
+  }
 #endif
-  for (; i + LANES <= job->size; i += LANES) sum += read(job->k, k + i, low) * read(job->q, q + i, low);
-  if (i < job->size) sum += read_rest(job->k, k + i, job->size - i, low) * read_rest(job->q, q + i, job->size - i, low);
-  return sum;
+  for (; i + LANES <= job->size; i += LANES) {
+    vec y = read(job->q, q + i, low);
+#pragma GCC unroll 16
+    for (int j = 0; j < KEYS; j++) sum[j] += read(job->k, k[j] + i, low) * y;
+  }
+  for (int j = 0; j < KEYS && rest; j++)
+    sum[j] += read_rest(job->k, k[j] + i, rest, low) * read_rest(job->q, q + i, rest, low);
 }
 
 INLINE void add_up_each(const vec x[KEYS], float to[KEYS]) {
@@ -198,17 +205,14 @@ INLINE void score(const Attend *job, int64_t r, int64_t h, int wide, int low, fl
       int64_t q = r * job->q_step + (h + c) * job->size;
       float *sums = to + c * room_for(length) + s;
       vec part[KEYS];
-#pragma GCC unroll 16
-      for (int j = 0; j < KEYS; j++) part[j] = dot(job, at[j], q, low);
+      multiply_keys(job, at, q, low, part);
       add_up_each(part, sums);
+      const float *bias = job->bias ? job->bias + r * job->bias_row + (h + c) * job->bias_head + s : 0;
       for (int j = 0; j < KEYS; j += LANES) {
         vec y = *(loose *)(sums + j) * job->scale;
         if (job->cap != 0.0f) y = job->cap * (1.0f - 2.0f / (exponential(y * (2.0f / job->cap)) + 1.0f));
-        *(loose *)(sums + j) = y;
+        *(loose *)(sums + j) = add_first(y, bias ? bias + j : 0, count - j);
       }
-      for (int64_t j = 0; j < count && job->bias; j++)
-        sums[j] += job->bias[r * job->bias_row + (h + c) * job->bias_head + s + j];
-      for (int64_t j = count; j < KEYS; j++) sums[j] = -__builtin_inff();
     }
   }
 }
@@ -329,48 +333,57 @@ static void put_in(const Select *job, float *best, int64_t *ids, float x, int64_
 
 #define LINES 4 /* vectors that are looked at together */
 
-INLINE float find_best(const Select *job, const void *x, float *best, int64_t *ids, int low) {
-  int64_t i = 0, last = job->count - 1;
-  vec most = {0};
-  most -= __builtin_inff();
-  for (; i + LINES * LANES <= job->n; i += LINES * LANES) {
-    vec m = read(x, i, low);
-    for (int p = 1; p < LINES; p++) m = greater_of(read(x, i + p * LANES, low), m);
-    most = greater_of(m, most);
-    if (lanes(m > best[last]))
-      for (int64_t j = i; j < i + LINES * LANES; j += LANES)
-        for (unsigned some = lanes(read(x, j, low) > best[last]); some; some &= some - 1) {
-          int64_t at = j + __builtin_ctz(some);
-          if (read_one(x, at, low) > best[last]) put_in(job, best, ids, read_one(x, at, low), at);
-        }
+/* The greatest number, and in `least` one that as many are not below as must be looked at, or -infinity: it is the greatest
+   of some of them, and so many others have a greatest that is not below. */
+INLINE float find_top(const Select *job, const void *x, float *least, int low) {
+  int64_t i = 0, wanted = job->count + job->bars;
+  vec most[LINES];
+  for (int p = 0; p < LINES; p++) most[p] = (vec){0} - __builtin_inff();
+  for (; i + LINES * LANES <= job->n; i += LINES * LANES)
+    for (int p = 0; p < LINES; p++) most[p] = greater_of(read(x, i + p * LANES, low), most[p]);
+  float top = -__builtin_inff();
+  *least = top;
+  for (int j = 0; j < LANES; j++) {
+    int64_t found = 0;
+    for (int p = 0; p < LINES; p++) found += __builtin_popcount(lanes(most[p] >= most[0][j]));
+    if (found >= wanted && most[0][j] > *least) *least = most[0][j];
   }
-  float top = most_of(most);
-  for (; i < job->n; i++) {
-    float one = read_one(x, i, low);
-    top = one > top ? one : top;
-    if (one > best[last]) put_in(job, best, ids, one, i);
-  }
+  for (int p = 1; p < LINES; p++) most[0] = greater_of(most[p], most[0]);
+  top = most_of(most[0]);
+  for (; i < job->n; i++) top = read_one(x, i, low) > top ? read_one(x, i, low) : top;
   return top;
 }
 
 #define CHUNK 4096 /* numbers that are added up in fp32 */
 
-INLINE float add_exponentials(const Select *job, const void *x, float top, int low) {
+/* The sum of all e^(x - top), while the best numbers among those that are not below `least` are put in. */
+INLINE float add_exponentials(const Select *job, const void *x, float top, float least, float *best, int64_t *ids, int low) {
   double total = 0.0;
-  int64_t i = 0;
+  int64_t i = 0, last = job->count - 1;
   while (i + LINES * LANES <= job->n) {
     vec sums[LINES] = {{0}};
     for (int64_t end = i + CHUNK; i + LINES * LANES <= job->n && i < end; i += LINES * LANES)
-      for (int p = 0; p < LINES; p++) sums[p] += exponential(read(x, i + p * LANES, low) - top);
+      for (int p = 0; p < LINES; p++) {
+        vec y = read(x, i + p * LANES, low);
+        sums[p] += exponential(y - top);
+        for (unsigned some = lanes(y >= least); some; some &= some - 1) {
+          int64_t at = i + p * LANES + __builtin_ctz(some);
+          if (read_one(x, at, low) > best[last]) put_in(job, best, ids, read_one(x, at, low), at);
+        }
+      }
     total += add_up((sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
-  for (; i < job->n; i++) total += exponential((vec){0} + (read_one(x, i, low) - top))[0];
+  for (; i < job->n; i++) {
+    float one = read_one(x, i, low);
+    total += exponential((vec){0} + (one - top))[0];
+    if (one > best[last]) put_in(job, best, ids, one, i);
+  }
   return (float)total;
 }
 
 #define SELECT(low) { \
-    out[job->count] = find_best(job, x, out, ids, low); \
-    out[job->count + 1] = add_exponentials(job, x, out[job->count], low); }
+    out[job->count] = find_top(job, x, &least, low); \
+    out[job->count + 1] = add_exponentials(job, x, out[job->count], least, out, ids, low); }
 
 static void select_rows(const void *given, int64_t from, int64_t to) {
   const Select *job = given;
@@ -379,6 +392,7 @@ static void select_rows(const void *given, int64_t from, int64_t to) {
     int64_t *ids = job->ids + r * job->count;
     float *out = job->out + r * (job->count + 2);
     for (int64_t j = 0; j < job->count; j++) out[j] = -__builtin_inff(), ids[j] = 0;
+    float least;
     if (job->low) SELECT(1) else SELECT(0)
   }
 }

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-IN_BYTES, IN_WORDS, IN_TILES = 2, 3, 4  # how it lays out an x in bf16
+ROUNDED = {2: (32, 127), 3: (1024, 16383), 4: (64, 127)}  # by how it lays out an x: numbers with one scale, greatest
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 FEW, FEW_TOKENS = 16, 4  # rows of bf16, and of a prompt, up to which a CPU with AVX-512's units but no AMX reads faster
@@ -109,11 +109,7 @@ def round_input(found: Library, kind: str, x: Tensor) -> Tensor:
     block may be rounded to whole ones times a scale. As fp32 where they are.
     """
     laid = found.opened.qkv_laid(KINDS[kind], len(x)) if x.dtype == torch.bfloat16 else 0
-    if laid == IN_BYTES:
-        return round_blocks(x, 32, 127)
-    if laid == IN_TILES:
-        return round_blocks(x, 64, 127)
-    return round_blocks(x, 1024, 16383) if laid == IN_WORDS else x
+    return round_blocks(x, *ROUNDED[laid]) if laid in ROUNDED else x
 
 
 def round_blocks(x: Tensor, size: int, most: int) -> Tensor:

@@ -131,9 +131,28 @@ INLINE vec lesser_of(vec a, vec b) { /* as well */
 }
 
 INLINE float most_of(vec x) {
+#if LANES == 16
+  return _mm512_reduce_max_ps((__m512)x);
+#else
   float most = x[0];
   for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
   return most;
+#endif
+}
+
+/* x plus the first `count` numbers, or as many as there are lanes, at `more`, where there are any; then -infinity. */
+INLINE vec add_first(vec x, const float *more, int64_t count) {
+#if LANES == 16
+  __mmask16 some = count >= 16 ? 0xffff : count > 0 ? (__mmask16)((1 << count) - 1) : 0;
+  if (more) x += (vec)_mm512_maskz_loadu_ps(some, more);
+  return (vec)_mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), some, (__m512)x);
+#else
+  if (more && count >= LANES) return x + *(const loose *)more;
+  for (int i = 0; i < LANES; i++)
+    if (i >= count) x[i] = -__builtin_inff();
+    else if (more) x[i] += more[i];
+  return x;
+#endif
 }
 
 INLINE unsigned lanes(whole where) { /* a bit for each number, of which all are 0 or -1 */

@@ -1,21 +1,23 @@
-"""`--out DIR` of the verbs that answer lines: a file in parts, each answered once, by as many workers as there are.
+"""`--workers` and `--out DIR` of the verbs that answer lines: parts, each answered once, by so many workers.
 
+Without DIR the parts are lines of standard input, and the answers are printed in their order.
 DIR holds batch.json, which says what was asked of which file, and part-00000.jsonl and so on: one JSON object for each
 row of the file, in its order. Next: workers.py.
 """
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from qkv.cli.common import Common, option, show_progress
+from qkv.cli.common import Common, group_lines, option, read_lines, show_progress
 from qkv.errors import QkvError
 from qkv.files import hold_lock, to_json, to_json_value, write_text_file
 from qkv.messages import Message, join
@@ -23,6 +25,7 @@ from qkv.messages import Message, join
 BATCH = Message("Files in parts")
 OWN = ("out", "rows", "column", "on_bad_row", "workers", "ray")  # the options below, as click calls them
 FREE = ("device", "threads", "json", "quiet", "verbose")  # what may differ when a batch goes on
+LINES = 256  # of standard input that a worker answers together, at most
 Text = str | QkvError
 
 
@@ -48,11 +51,14 @@ def batches(function: Callable[..., int | None]) -> Callable[..., int | None]:
         if own["out"] is not None:
             return answer_file(common, own, click.get_current_context())
         context = click.get_current_context()
-        for key in OWN:
+        crew = own["workers"] if (own["workers"] or 1) > 1 and reads_lines(context) else None
+        for key in OWN if crew is None else (key for key in OWN if key != "workers"):
             if context.get_parameter_source(key) is click.core.ParameterSource.COMMANDLINE:
-                raise click.UsageError(Message("--{option} needs --out DIR, where the answers go",
-                                               option=key.replace("_", "-")))
-        return function(common, **given)
+                raise click.UsageError(
+                    Message("--workers needs --out DIR, where the answers go, or many lines on standard input")
+                    if key == "workers" else
+                    Message("--{option} needs --out DIR, where the answers go", option=key.replace("_", "-")))
+        return function(common, **given) if crew is None else answer_input(common, crew, context)
 
     for add in reversed((
         option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", group=BATCH, help="answer the "
@@ -64,7 +70,7 @@ def batches(function: Callable[..., int | None]) -> Callable[..., int | None]:
         option("--on-bad-row", type=click.Choice(["stop", "keep"]), default="stop", group=BATCH, help="keep: a row "
                "that cannot be answered has an error in place of its answer"),
         option("--workers", type=click.IntRange(1), metavar="N", group=BATCH, help="processes that answer, each with a "
-               "model of its own"),
+               "model of its own; also of many lines of standard input"),
         option("--ray", is_flag=False, flag_value="", metavar="[ADDRESS]", group=BATCH, help="let workers of a Ray "
                "cluster answer; without ADDRESS the one of RAY_ADDRESS, or this machine"),
     )):
@@ -80,11 +86,7 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     """
     from qkv.cli import workers
 
-    given = next(p for p in reversed(context.command.params) if isinstance(p, click.Argument)).name or ""
-    file, out = find_file(context.params[given]), own["out"]
-    params = {**context.params, **dict.fromkeys(OWN), given: ("-",) if given == "texts" else "-"}
-    if "seed" in params and params["seed"] is None:
-        params["seed"] = 0  # so that a part that is answered again is answered the same
+    file, out, params = find_file(context.params[name_argument(context)]), own["out"], read_params(context)
     keep = own["on_bad_row"] == "keep"
     read = functools.partial(read_texts, file, own["column"], keep=keep)
     total = sum(1 for _ in read())
@@ -104,6 +106,73 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     common.print_result(found, [common.say("{out}: {answered:,} of {rows:,} rows answered now, {errors:,} of them with "
                                           "an error", **found)])
     return 0
+
+
+def answer_input(common: Common, crew: int, context: click.Context) -> int:
+    """Answer the lines of standard input by so many processes, and print the answers in the order of the lines.
+
+    Raises:
+        QkvError: a line that cannot be answered, or read; those before it are printed.
+    """
+    from qkv.cli import workers
+
+    job = workers.Job(context.info_name or "", read_params(context), common.lang, "", keep=True, shown=True)
+    lines, waiting, due = read_lines(None), dict[int, tuple[Part, list[dict[str, Any]]]](), 0
+    for part, rows in workers.choose_crew(job, number_lines(lines), crew, None):
+        waiting[part.number] = part, rows
+        while due in waiting:
+            print_rows(common, *waiting.pop(due))
+            due += 1
+    return 0
+
+
+def print_rows(common: Common, part: Part, rows: list[dict[str, Any]]) -> None:
+    """Print the answers to lines.
+
+    Raises:
+        QkvError: one of them has none.
+    """
+    for (number, text), row in zip(part.rows, rows, strict=True):
+        if isinstance(text, QkvError):
+            raise text
+        if "error" in row:
+            raise QkvError("standard input, line {number}: {e}", number=number, e=row["error"])
+        common.print_result({k: value for k, value in row.items() if k not in ("row", "shown")}, row["shown"])
+
+
+def number_lines(lines: Iterator[str]) -> Iterator[Part]:
+    """Lines in parts, the first ones smaller; a line that cannot be read is the last one."""
+    first, groups = 1, group_lines(lines, LINES)
+    for number in count():
+        try:
+            group: list[Text] = [*next(groups, ())]
+        except QkvError as error:
+            group = [error]
+        if group:
+            yield Part(number, tuple(enumerate(group, first)))
+        if not group or isinstance(group[0], QkvError):
+            return
+        first += len(group)
+
+
+def name_argument(context: click.Context) -> str:
+    """The argument that holds the texts of a verb."""
+    return next(p for p in reversed(context.command.params) if isinstance(p, click.Argument)).name or ""
+
+
+def reads_lines(context: click.Context) -> bool:
+    """Whether a verb is to read standard input, in which nobody types."""
+    given = context.params[name_argument(context)]
+    return given in (None, (), "-", ("-",)) and not (sys.stdin is None or sys.stdin.isatty())
+
+
+def read_params(context: click.Context) -> dict[str, Any]:
+    """What a worker prepares its verb with: the options, and that it reads lines."""
+    given = name_argument(context)
+    params = {**context.params, **dict.fromkeys(OWN), given: ("-",) if given == "texts" else "-"}
+    if "seed" in params and params["seed"] is None:
+        params["seed"] = 0  # so that a part that is answered again is answered the same
+    return params
 
 
 def split_rows(texts: Iterator[tuple[int, Text]], size: int) -> Iterator[Part]:

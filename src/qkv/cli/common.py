@@ -395,8 +395,9 @@ def group_lines(lines: Iterator[str], most: int = BATCH) -> Iterator[list[str]]:
 
     So the first answers come soon, and later lines are worked on beside others of like length.
     """
-    typed = not isinstance(lines, Held) and (sys.stdin is None or sys.stdin.isatty())
-    size, most = (1, 1) if typed else (BATCH, most)
+    held = isinstance(lines, Held)
+    typed = not held and (sys.stdin is None or sys.stdin.isatty())
+    size, most = (1, 1) if typed else (most if held else BATCH, most)
     while batch := list(islice(lines, 1)):
         wrong = None
         try:

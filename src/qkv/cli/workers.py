@@ -38,6 +38,7 @@ class Job:
     lang: str
     file: str
     keep: bool  # whether a row that cannot be answered has its error in place of an answer
+    shown: bool = False  # whether answers have, beside the JSON object, the lines that people read
 
     def with_threads(self, count: int) -> "Job":
         """The job with so many threads, unless their number was typed."""
@@ -74,7 +75,8 @@ class Worker:
     def answer_some(self, texts: list[tuple[int, str]]) -> dict[int, Row]:
         """The answers by the rows' numbers; where there are none for all, the halves are answered by themselves."""
         try:
-            answers = [row for row, _ in self.prepared(Held([text for _, text in texts]))]
+            found = self.prepared(Held([text for _, text in texts]))
+            answers = [{**row, "shown": list(shown)} if self.job.shown else row for row, shown in found]
             return {number: row for (number, _), row in zip(texts, answers, strict=True)}
         except QkvError as error:
             if len(texts) > 1:

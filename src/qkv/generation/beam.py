@@ -160,8 +160,8 @@ class BeamSearch:
         found = self.rank_candidates(logits)
         self.written += 1
         # ids are exact in the type of sums; this is all that the host reads
-        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1).tolist()  # B C 4
-        return self.go_on(*self.take_candidates(np.array(table)))
+        table = torch.stack([x.to(found.sums.dtype) for x in vars(found).values()], -1)  # B C 4
+        return self.go_on(*self.take_candidates(np.array(table.flatten().tolist()).reshape(table.shape)))
 
     def take_candidates(self, table: Any) -> tuple[list[int], Any]:
         """Of all sources' candidates [B, C, 4], best first, those that go on [B, M, 4], and which sources go on.

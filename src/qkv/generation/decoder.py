@@ -18,6 +18,8 @@ from qkv.errors import QkvError
 from qkv.generation.graphs import Replay, can_capture
 from qkv.generation.sequence import DecodeOptions
 
+TOKENS = 512  # of a pass over sources up to which a CPU's kernels take less time than starting them
+
 
 class Decoder:
     """The decoder of a core and what it has read so far, for the rows of a batch.
@@ -40,7 +42,7 @@ class Decoder:
         ids, real = pad_rows(sources, "right", self.device)
         # on a CPU padding costs as much as words; a tracer sees one pass
         apart = self.device.type == "cpu" and active_tracer.get() is None
-        groups = batch_by_length(sources, 4 * ids.shape[1]) if apart else []
+        groups = batch_by_length(sources, max(4 * ids.shape[1], TOKENS), least=0.5) if apart else []
         if len(groups) < 2:
             memory = self.core.encode(ids, Inputs(padding_mask=real), mode="prefill")  # B S D
         else:
@@ -224,14 +226,16 @@ def check_prompts(prompts: Seq[Seq[int]], vocabulary: int, context: int | None, 
                            "model's own tokenizer?", what=what, i=i, bad=bad, vocabulary=vocabulary - 1)
 
 
-def batch_by_length(prompts: Seq[Seq[int]], tokens: int) -> list[list[int]]:
+def batch_by_length(prompts: Seq[Seq[int]], tokens: int, *, least: float = 0.0) -> list[list[int]]:
     """Indices of the prompts in batches of similar length, longest first, each at most `tokens` ids with its padding.
 
-    A prompt longer than `tokens` is a batch of its own. For many sources: search each batch, put the results back.
+    None is shorter than `least` of the longest of its batch. A prompt longer than `tokens` is a batch of its own. For
+    many sources: search each batch, put the results back.
     """
     batches: list[list[int]] = []
     for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
-        if batches and len(prompts[batches[-1][0]]) * (len(batches[-1]) + 1) <= tokens:
+        longest = len(prompts[batches[-1][0]]) if batches else 0
+        if batches and longest * (len(batches[-1]) + 1) <= tokens and len(prompts[i]) >= least * longest:
             batches[-1].append(i)
         else:
             batches.append([i])

@@ -12,7 +12,7 @@ are read side by side instead, from one buffer: `submit_batch`, and `generate`, 
 import contextvars
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from qkv.generation.passes import Passes, Tiles, attentions, count_beside, posit
 from qkv.generation.request import Batch, BeamTables, Handle, Request
 from qkv.generation.sampler import Choice, Sampler
 from qkv.generation.scheduler import Group, Limits, Row, Scheduler, Work
-from qkv.generation.sequence import DecodeOptions, Event, Finish, Sequence, Writer
+from qkv.generation.sequence import DecodeOptions, Finish, Sequence, Writer
 from qkv.sampling import Sampling
 
 SMALL = 1 << 28  # bytes; asking what is free is not worth it for less
@@ -407,26 +407,3 @@ def generate(
     """
     handles = Engine(core).submit_batch(prompts, options, sampling=sampling)
     return [handle.result() for handle in handles]
-
-
-def stream_tokens(
-    core: Transformer, prompts: Seq[Seq[int]], *, sampling: Sampling = Sampling(),  # noqa: B008  frozen
-    options: DecodeOptions = DecodeOptions(),  # noqa: B008
-) -> Iterator[Event]:
-    """As `generate`, but each token comes as an Event when it is chosen; a row's texts join to its final text.
-
-    Prompts are checked, and the active tracer is noted, at the call and not at the first event.
-    """
-    engine = Engine(core)
-    handles = engine.submit_batch(prompts, options, sampling=sampling)
-
-    def events() -> Iterator[Event]:
-        while engine.busy:
-            engine.step()
-            for n, handle in enumerate(handles):
-                while handle.events:
-                    yield handle.events.popleft()._replace(row=n)
-        for handle in handles:
-            handle.result()
-
-    return events()
