@@ -141,6 +141,18 @@ def test_workers_print_lines_as_one_process_does(more: list[str], tmp_path: Path
     assert two.decode() == one.decode()
 
 
+@pytest.mark.parametrize("verb", [["embed", "demo-bert"], ["score", "demo-lm"], ["generate", "demo-lm", "-n", "4"]],
+                         ids=lambda verb: verb[0])  # fmt: skip
+def test_workers_of_every_verb_print_what_it_prints(verb: list[str], monkeypatch: Any, capsys: Any) -> None:
+    given, said = "One, two,\n\nThree, four,\n", list[str]()
+    for crew in ([], ["--workers", "2"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert main([*verb, "-", *crew]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert len(said[0].splitlines()) == 3
+
+
 def test_lines_before_one_that_cannot_be_answered_are_printed(monkeypatch: Any, capsys: Any) -> None:
     for bad, said in (("书", "line 41: '书' has 0 tabs"), ("\udcff", "line 41: byte 0xff is not UTF-8")):
         given = "\n".join(["茶\ttea"] * 40 + [bad, "茶\ttea"]).encode("utf-8", "surrogateescape")

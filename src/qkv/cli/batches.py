@@ -87,6 +87,8 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     from qkv.cli import workers
 
     file, out, params = find_file(context.params[name_argument(context)]), own["out"], read_params(context)
+    if "seed" in params and params["seed"] is None:
+        params["seed"] = 0  # so that a part that is answered again is answered the same
     keep = own["on_bad_row"] == "keep"
     read = functools.partial(read_texts, file, own["column"], keep=keep)
     total = sum(1 for _ in read())
@@ -169,10 +171,7 @@ def reads_lines(context: click.Context) -> bool:
 def read_params(context: click.Context) -> dict[str, Any]:
     """What a worker prepares its verb with: the options, and that it reads lines."""
     given = name_argument(context)
-    params = {**context.params, **dict.fromkeys(OWN), given: ("-",) if given == "texts" else "-"}
-    if "seed" in params and params["seed"] is None:
-        params["seed"] = 0  # so that a part that is answered again is answered the same
-    return params
+    return {**context.params, **dict.fromkeys(OWN), given: ("-",) if given == "texts" else "-"}
 
 
 def split_rows(texts: Iterator[tuple[int, Text]], size: int) -> Iterator[Part]:

@@ -76,7 +76,7 @@ class Worker:
         """The answers by the rows' numbers; where there are none for all, the halves are answered by themselves."""
         try:
             found = self.prepared(Held([text for _, text in texts]))
-            answers = [{**row, "shown": list(shown)} if self.job.shown else row for row, shown in found]
+            answers = [row | ({"shown": shown and list(shown)} if self.job.shown else {}) for row, shown in found]
             return {number: row for (number, _), row in zip(texts, answers, strict=True)}
         except QkvError as error:
             if len(texts) > 1:
