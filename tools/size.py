@@ -29,7 +29,7 @@ PACKAGES = {  # what each package has today, in lines of code
     "spec": 304, "messages": 58, "errors": 21, "options": 119, "paths": 12, "files": 180, "json_files": 41,
     "core": 1000,
     "gguf_file": 239, "families": 2352, "checkpoints": 1912, "tokenizers": 1420, "data": 2520,
-    "adapt": 1240, "sampling": 159,
+    "adapt": 1285, "sampling": 159,
     "cost": 187, "devices": 64, "plots": 492, "baselines": 223, "chat": 387, "generation": 2178, "lens": 2223,
     "specialize": 1887, "tasks": 1544, "model": 175, "hub": 188, "training": 5661, "explore": 2492, "labs": 3544,
     "cli": 3400, "__init__": 24, "__main__": 3,

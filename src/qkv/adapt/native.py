@@ -26,7 +26,8 @@ from qkv.messages import Message
 from qkv.paths import cache_dir
 
 SOURCE = Path(__file__).with_name("row_block.c")  # it includes the others
-INCLUDED = tuple(SOURCE.with_name(name) for name in ("vectors.h", "row_products.c", "row_tiles.c", "row_ops.c"))
+INCLUDED = tuple(SOURCE.with_name(name) for name in (
+    "vectors.h", "row_products.c", "row_tiles.c", "row_ops.c", "row_prompt.c"))
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16", "-mavx512vnni"), "avx512": AVX512, "avx2": AVX2, "portable": ()}
@@ -138,7 +139,7 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     opened, address, whole = ctypes.CDLL(str(path)), ctypes.c_void_p, ctypes.c_int64
     opened.qkv_run.argtypes = (address, whole, address, address, address, whole)
     opened.qkv_laid.argtypes = (ctypes.c_int, whole)
-    for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate", "qkv_select"):
+    for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate", "qkv_select", "qkv_read_prompt"):
         getattr(opened, name).argtypes = (address, address, address, whole)
     opened.qkv_blocks.argtypes = (address, whole, address, address, address, whole)
     opened.qkv_open.argtypes = (address,)

@@ -5,6 +5,7 @@
 
 #include "row_products.c"
 #include "row_ops.c"
+#include "row_prompt.c"
 
 enum { SELF, CROSS, FFN, PARTS_OF_BLOCK };
 enum { BEFORE, AFTER, OF_SUM, NORMS_OF_PART };

@@ -187,6 +187,8 @@ class RowAttention(Attention):
         mask = step.mask[s.mask]
         if x.shape[1] == 1 and step.attend is kernels.attend and k.stride(3) == v.stride(3) == 1:
             z = row_ops.attend(found, q, k, v, scale=self.scale, cap=s.cap or 0.0, bias=mask.bias)[:, None]
+        elif step.attend is kernels.attend and row_ops.reads_prompts(found, q, k, v):
+            z = row_ops.read_prompt(found, q, k, v, mask, scale=self.scale, cap=s.cap or 0.0)
         else:
             z = step.attend(q, k, v, mask, self, step).transpose(1, 2).flatten(2)
         return self.out(z)  # B T D

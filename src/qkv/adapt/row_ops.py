@@ -13,9 +13,12 @@ from torch import Tensor
 from qkv import spec
 from qkv.adapt.native import Library
 from qkv.adapt.row_products import address
+from qkv.core.kernels import has_unit
+from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError
 
 ACTIVATIONS = {"relu": 0, "silu": 1, "gelu_tanh": 2}  # as row_ops.c numbers them
+WIDE = 6  # queries that are read together
 STEP = 16  # what is normed or gated has a multiple of so many numbers
 
 
@@ -33,6 +36,12 @@ Attend = describe(
     "Attend", p="q k v out bias k_starts v_starts lengths slots",
     i="rows heads groups size value_size q_step k_step v_step k_group v_group bias_row bias_head",
     f="scale cap", n="low",
+)
+
+Prompt = describe(
+    "Prompt", p="q k v out bias",
+    i="rows heads groups tokens keys size value_size q_row q_head q_token k_row k_group k_step v_row v_group v_step "
+      "bias_row bias_head bias_token", f="scale cap", n="causal",
 )
 
 Select = describe("Select", p="x barred ids out", i="rows n step count bars", n="low")
@@ -116,6 +125,34 @@ def attend_pages(
     return run(found, job, out, sum(lengths) * k.shape[1] * size)
 
 
+def reads_prompts(found: Library, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether `read_prompt` is there for such tensors and this processor has nothing faster, as AMX is."""
+    near = q.stride(3) == k.stride(3) == v.stride(3) == 1
+    fast = found.isa == "avx512_bf16" and not has_unit("amx_bf16") and q.dtype == k.dtype == torch.bfloat16
+    return near and fast and q.shape[2] >= WIDE and q.shape[3] % 32 == 0 and v.shape[3] % STEP == 0
+
+
+def read_prompt(
+    found: Library, q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, *, scale: float, cap: float = 0.0
+) -> Tensor:
+    """softmax(cap(q kᵀ scale) + bias) v of many queries in bf16: q [B, H, T, K], k [B, G, S, K], v [B, G, S, W] to
+    [B, T, H W]. `reads_prompts` says where it is there.
+    """
+    rows, heads, tokens, size = q.shape
+    bias, keys = mask.bias, k.shape[2]
+    if bias is not None:
+        bias = bias.float().expand(rows, heads, tokens, keys)
+        bias = bias if bias.stride(3) == 1 else bias.contiguous()
+    spread = (0, 0, 0) if bias is None else bias.stride()[:3]
+    out = torch.empty(rows, tokens, heads * v.shape[3], dtype=q.dtype)
+    sizes = rows, heads, k.shape[1], tokens, keys, size, v.shape[3]
+    job = Prompt(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias), *sizes, *q.stride()[:3],
+                 *k.stride()[:3], *v.stride()[:3], *spread, scale, cap, mask.causal)
+    if found.opened.qkv_read_prompt(ctypes.addressof(job), *found.share_out(rows * heads * tokens * keys)):
+        raise MemoryError
+    return out
+
+
 def find_best(found: Library, logits: Tensor, count: int, forbid: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The log probabilities and ids of the `count` likeliest of each row, in two passes over it: two [B, count].
 
@@ -175,3 +212,19 @@ def check_library(found: Library) -> None:
             capped = cap * torch.tanh(score / cap) if cap else score
             want = (capped + added).softmax(-1) @ wide_v.repeat_interleave(3, 1)
             expect("attention", attend(found, q, k, v, scale=0.2, cap=cap, bias=bias), want.flatten(1))
+    if found.isa == "avx512_bf16":
+        check_prompts(found, draw)
+
+
+def check_prompts(found: Library, draw: torch.Generator) -> None:
+    """QkvError where many queries read something else than the formula gives."""
+    q, k, v = (torch.randn(2, *shape, generator=draw).bfloat16() for shape in ((4, 74, 64), (2, 74, 64), (2, 74, 80)))
+    wide_k, wide_v = (t.double().repeat_interleave(2, 1) for t in (k, v))
+    later, some = torch.ones(74, 74).triu(1) * -1e30, torch.randn(2, 1, 74, 74, generator=draw) * 3
+    for mask, added, cap in ((AttentionBias(None, causal=True), later, 0.0),
+                             (AttentionBias(some, causal=False), some, 2.0)):
+        score = q.double() @ wide_k.mT * 0.2
+        want = ((cap * torch.tanh(score / cap) if cap else score) + added).softmax(-1) @ wide_v
+        got = read_prompt(found, q, k, v, mask, scale=0.2, cap=cap).double()
+        if not bool(((got - want.transpose(1, 2).flatten(2)).abs() <= 2**-6 * want.abs().amax()).all()):
+            raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="attention", isa=found.isa)
