@@ -34,7 +34,7 @@ def list_parts(common: Common, report: dict[str, Any]) -> Iterator[str]:
     for part, title in TITLES.items():
         yield click.style(common.say(title), bold=True)
         for key, value in report[part].items():
-            yield f"  {key.replace('_', ' '):<20} {WORDS.get(str(value), value)}"
+            yield f"  {key.replace('_', ' '):<21} {WORDS.get(str(value), value)}"
     if others := report["kernels"]["own_openmp"]:
         yield common.say("{others} bring an OpenMP runtime of their own. Idle threads of one keep the cores from "
                          "another: where they work in turn with this, give each a process of its own.", others=others)
