@@ -117,6 +117,7 @@ def test_layers_read_prompts_by_it(monkeypatch):
 
     core = build()[1].to(torch.bfloat16)
     row_layers.use_rows(core)
+    assert native.library() is not None  # whose check calls it too
     calls, read = [], row_ops.read_prompt
     monkeypatch.setattr(row_ops, "read_prompt", lambda *a, **k: calls.append(1) or read(*a, **k))
     with torch.inference_mode():

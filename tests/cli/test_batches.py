@@ -169,7 +169,7 @@ def test_workers_of_lines_end_with_the_one_who_started_them(tmp_path: Path) -> N
     command = [sys.executable, "-m", "qkv", "translate", "demo", "-", "--workers", "2"]
     with file.open("rb") as given:
         process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True)  # fmt: skip
+                                   start_new_session=True, preexec_fn=hear_interrupts)  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline()
         crew = list_workers(process)
@@ -182,6 +182,11 @@ def test_workers_of_lines_end_with_the_one_who_started_them(tmp_path: Path) -> N
     while any(is_running(pid) for pid in crew):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def hear_interrupts() -> None:
+    """A shell lets what it starts in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def list_workers(process: subprocess.Popen[bytes]) -> list[int]:

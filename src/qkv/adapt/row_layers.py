@@ -320,6 +320,6 @@ def name_kernels() -> dict[str, str]:
         said[f"linear_{name}"] = (own[kind] or f"{few[kind]} (rows <= {FEW}), ") + "F.linear"
     for name in ("attention", "ffn", "norm"):
         said[f"{name}_of_a_step"] = f"row_ops.c, {found.isa}" if found else "torch"
-    reads = found and row_products.has_bf16_units() and not has_unit("amx_bf16")
+    reads = found and found.opened.qkv_reads_prompts() and not has_unit("amx_bf16")
     said["attention_of_a_prompt"] = f"row_prompt.c, {found.isa}" if reads and found else "torch"
     return said

@@ -127,8 +127,8 @@ def attend_pages(
 
 def reads_prompts(found: Library, q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `read_prompt` is there for such tensors and this processor has nothing faster, as AMX is."""
-    near = q.stride(3) == k.stride(3) == v.stride(3) == 1
-    fast = found.isa == "avx512_bf16" and not has_unit("amx_bf16") and q.dtype == k.dtype == torch.bfloat16
+    near = q.stride(3) == k.stride(3) == v.stride(3) == 1 and q.dtype == k.dtype == v.dtype == torch.bfloat16
+    fast = bool(found.opened.qkv_reads_prompts()) and not has_unit("amx_bf16")
     return near and fast and q.shape[2] >= WIDE and q.shape[3] % 32 == 0 and v.shape[3] % STEP == 0
 
 
@@ -212,7 +212,7 @@ def check_library(found: Library) -> None:
             capped = cap * torch.tanh(score / cap) if cap else score
             want = (capped + added).softmax(-1) @ wide_v.repeat_interleave(3, 1)
             expect("attention", attend(found, q, k, v, scale=0.2, cap=cap, bias=bias), want.flatten(1))
-    if found.isa == "avx512_bf16":
+    if found.opened.qkv_reads_prompts():
         check_prompts(found, draw)
 
 

@@ -160,6 +160,8 @@ static void read_part(void *given) {
   if (read_share(team->job, team->number ? team->number() : 0, count_threads(team->number))) team->failed = 1;
 }
 
+int qkv_reads_prompts(void) { return 1; }
+
 /* 0 where it was done; at least WIDE queries, as many keys where `causal`. */
 int qkv_read_prompt(const Prompt *job, Fork fork, Ask number, int64_t threads) {
   Readers team = {job, threads > 1 ? number : 0, 0};
@@ -168,6 +170,8 @@ int qkv_read_prompt(const Prompt *job, Fork fork, Ask number, int64_t threads) {
   return team.failed;
 }
 #else
+int qkv_reads_prompts(void) { return 0; }
+
 int qkv_read_prompt(const Prompt *job, Fork fork, Ask number, int64_t threads) {
   return (void)job, (void)fork, (void)number, threads != 0; /* there is none */
 }
