@@ -5,7 +5,9 @@ import torch
 
 from qkv.adapt import native, row_layers, row_ops
 from qkv.core.masks import AttentionBias
+from qkv.core.positions import rotate
 from qkv.messages import Message
+from qkv.spec import Rotary
 
 from .test_row_products import find_changed, fresh  # noqa: F401  a fixture
 
@@ -109,6 +111,23 @@ def test_a_wrong_kernel_does_not_count(fresh, tmp_path, right, wrong):  # noqa: 
     found = find_changed(fresh, tmp_path, "avx512_bf16", "row_prompt.c", right, wrong)
     assert isinstance(found, Message)
     assert found.fields["name"] in ("attention", "block")
+
+
+@pytest.mark.skipif(here is None, reason="no compiler, or switched off")
+@pytest.mark.parametrize("size", [8, 24, 32, 64, 80, 128])
+@pytest.mark.parametrize("pairs", ["half", "interleaved"])
+def test_heads_are_turned_as_the_formula_turns_them(size, pairs):
+    g = torch.Generator().manual_seed(size)
+    angles, whole = torch.rand(2, 1, 5, size // 2, generator=g) * 6, torch.randn(2, 5, 4 * size, generator=g)
+    turn = angles.cos(), angles.sin()
+    for dtype, room in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
+        x = whole.to(dtype)
+        heads = x[..., : 3 * size].unflatten(-1, (3, size)).transpose(1, 2).double()
+        want = rotate(heads, turn, Rotary(size, pairs=pairs)).transpose(1, 2).flatten(2)
+        got = x.clone()
+        row_ops.rotate(here, got, 3, size, turn, neighbours=pairs != "half")
+        assert (got[..., : 3 * size].double() - want).abs().max() <= room
+        assert torch.equal(got[..., 3 * size :], x[..., 3 * size :])
 
 
 @able

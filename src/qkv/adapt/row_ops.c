@@ -66,11 +66,32 @@ typedef struct {
   int32_t neighbours, low;
 } Turn;
 
+/* A vector of angles' numbers as they are multiplied. */
+INLINE vec read_angles(const float *from, int low) {
+  uint16_t rounded[LANES];
+  if (!low) return *(const loose *)from;
+  write_bf16(rounded, *(const loose *)from);
+  return read_bf16((const uint8_t *)rounded);
+}
+
+/* Numbers of a head that are turned in two halves, a vector at a time; how many of each half. */
+INLINE int64_t rotate_halves(const Turn *job, int64_t r, int64_t at) {
+  const float *cos = job->cos + r % job->angles * job->half, *sin = job->sin + r % job->angles * job->half;
+  int64_t i = 0;
+  for (; !job->neighbours && i + LANES <= job->half; i += LANES) {
+    vec c = read_angles(cos + i, job->low), s = read_angles(sin + i, job->low);
+    vec a = read(job->x, at + i, job->low), b = read(job->x, at + job->half + i, job->low);
+    write(job->x, at + i, job->low, a * c - b * s);
+    write(job->x, at + job->half + i, job->low, b * c + a * s);
+  }
+  return i;
+}
+
 static void rotate_rows(const void *given, int64_t from, int64_t to) {
   const Turn *job = given;
   for (int64_t r = from; r < to; r++)
     for (int64_t h = 0; h < job->heads; h++)
-      for (int64_t i = 0; i < job->half; i++) {
+      for (int64_t i = rotate_halves(job, r, r * job->step + h * job->size); i < job->half; i++) {
         int64_t at = r * job->step + h * job->size, one = at + (job->neighbours ? 2 * i : i);
         int64_t two = job->neighbours ? one + 1 : one + job->half;
         float c = job->cos[r % job->angles * job->half + i], s = job->sin[r % job->angles * job->half + i];
