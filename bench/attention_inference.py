@@ -1,7 +1,7 @@
 """Reading in bf16 on a CPU: our kernel for prompts is fastest; without it, products for 64 queries after others.
 
-Both beat PyTorch's fused attention where there is no AMX. `read_prompt` is that of adapt/row_ops.py; its gains are over
-what the core takes by itself.
+Both beat PyTorch's fused attention where there is no AMX. `attend_prompt` is that of adapt/row_ops.py; its gains are
+over what the core takes by itself.
 """
 
 from functools import partial
@@ -53,18 +53,18 @@ def measured(given: Any, case: tuple[int, int, int, int, int]) -> dict[str, Any]
     able = {name: getattr(kernels, name) for name in names}
     compiled = find_compiled(q, k, v)
     if compiled:
-        able["read_prompt"] = compiled
+        able["attend_prompt"] = compiled
     calls = {n: partial(again, partial(run, q, k, v, seen, at, step)) for n, run in able.items()}
     times = in_turn(calls, given.rounds)
     took = {name: middle([t for t, _ in found]) / AGAIN for name, found in times.items()}
     usual = find_taken(q, k, v, seen, at, step)
-    taken = "read_prompt" if compiled else usual
+    taken = "attend_prompt" if compiled else usual
     exact = attend(q.float(), k.float(), v.float(), seen, at, step)
     return {
         "case": f"{rows} rows, {heads} heads on {groups}, {queries} queries, {keys} keys",
         "milliseconds": {name: round(1000 * t, 4) for name, t in took.items()},
         "taken": taken,
-        **({"read_prompt_over_the_core": round(took[usual] / took["read_prompt"], 2)} if compiled else {}),
+        **({"attend_prompt_over_the_core": round(took[usual] / took["attend_prompt"], 2)} if compiled else {}),
         "taken_over_fastest": round(took[taken] / min(took.values()), 2),
         "largest_difference_from_fp32": {
             name: float(f"{(found[-1][1].float() - exact).abs().max():.2g}") for name, found in times.items()
@@ -77,11 +77,11 @@ def find_compiled(q: Any, k: Any, v: Any) -> Any:
     from qkv.adapt import native, row_ops
 
     library = native.library()
-    if library is None or not row_ops.reads_prompts(library, q, k, v):
+    if library is None or not (row_ops.attends_prompts(library) and row_ops.fits_prompt(q, k, v)):
         return None
 
     def read(q: Any, k: Any, v: Any, mask: Any, at: Any, step: Any) -> Any:
-        z = row_ops.read_prompt(library, q, k, v, mask, scale=at.scale)
+        z = row_ops.attend_prompt(library, q, k, v, mask, scale=at.scale)
         return z.unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
 
     return read

@@ -12,10 +12,7 @@ from qkv.spec import Rotary
 from .test_row_products import find_changed, fresh  # noqa: F401  a fixture
 
 here = native.library()
-able = pytest.mark.skipif(
-    here is None or not row_ops.reads_prompts(here, *(torch.zeros(1, 1, 8, 64, dtype=torch.bfloat16),) * 3),
-    reason="this CPU has no such kernel, or a faster one",
-)
+able = pytest.mark.skipif(here is None or not here.opened.qkv_attends_prompts(), reason="this CPU has no such kernel")
 
 
 def draw(rows, heads, groups, tokens, keys, size, wide, seed=0):
@@ -54,7 +51,7 @@ def test_it_says_what_the_formula_says(tokens, keys, size):
                   for shape in ((2, 1, 1, keys), (1, heads, tokens, keys), (2, 1, tokens, 1))]  # fmt: skip
         for mask in masks:
             for cap in (0.0, 3.0):
-                got = row_ops.read_prompt(here, q, k, v, mask, scale=size**-0.5, cap=cap)
+                got = row_ops.attend_prompt(here, q, k, v, mask, scale=size**-0.5, cap=cap)
                 want = attend_openly(q, k, v, mask, size**-0.5, cap)
                 assert (got.double() - want).abs().max() <= 2**-7 * v.abs().max()  # weights and outputs are bf16
                 assert (got.double() - want).square().mean().sqrt() <= 2**-8 * want.square().mean().sqrt()
@@ -66,14 +63,14 @@ def test_what_is_hidden_does_not_count():
     some = torch.zeros(2, 1, 70, 70)
     some[1, :, :, 50:] = torch.finfo(torch.float32).min  # a shorter text
     some += torch.full((70, 70), torch.finfo(torch.float32).min / 2).triu(1)
-    first = row_ops.read_prompt(here, q, k, v, AttentionBias(some, causal=False), scale=0.125)
+    first = row_ops.attend_prompt(here, q, k, v, AttentionBias(some, causal=False), scale=0.125)
     k, v = k.clone(), v.clone()
     k[1, :, 50:], v[1, :, 50:] = 7.0, 1e4
-    again = row_ops.read_prompt(here, q, k, v, AttentionBias(some, causal=False), scale=0.125)
+    again = row_ops.attend_prompt(here, q, k, v, AttentionBias(some, causal=False), scale=0.125)
     assert torch.equal(first[1, :50], again[1, :50])
-    later = row_ops.read_prompt(here, q[:1], k[:1], v[:1], AttentionBias(None, causal=True), scale=0.125)
+    later = row_ops.attend_prompt(here, q[:1], k[:1], v[:1], AttentionBias(None, causal=True), scale=0.125)
     k[0, :, 40:], v[0, :, 40:] = -3.0, 1e4
-    again = row_ops.read_prompt(here, q[:1], k[:1], v[:1], AttentionBias(None, causal=True), scale=0.125)
+    again = row_ops.attend_prompt(here, q[:1], k[:1], v[:1], AttentionBias(None, causal=True), scale=0.125)
     assert torch.equal(again[:, :40], later[:, :40])
     assert not torch.equal(again[:, 40:], later[:, 40:])
 
@@ -83,12 +80,12 @@ def test_what_is_hidden_does_not_count():
 def test_a_query_says_the_same_in_any_company(threads):
     before, causal = torch.get_num_threads(), AttentionBias(None, causal=True)
     q, k, v = draw(5, 4, 2, 75, 75, 64, 64)
-    want = row_ops.read_prompt(here, q, k, v, causal, scale=0.125)
+    want = row_ops.attend_prompt(here, q, k, v, causal, scale=0.125)
     try:
         torch.set_num_threads(threads)
         for rows in (slice(0, 1), slice(2, 5)):
-            assert torch.equal(row_ops.read_prompt(here, q[rows], k[rows], v[rows], causal, scale=0.125), want[rows])
-        short = row_ops.read_prompt(here, q[:, :, :41], k[:, :, :41], v[:, :, :41], causal, scale=0.125)
+            assert torch.equal(row_ops.attend_prompt(here, q[rows], k[rows], v[rows], causal, scale=0.125), want[rows])
+        short = row_ops.attend_prompt(here, q[:, :, :41], k[:, :, :41], v[:, :, :41], causal, scale=0.125)
         assert torch.equal(short, want[:, :41])
     finally:
         torch.set_num_threads(before)
@@ -98,14 +95,16 @@ def test_a_query_says_the_same_in_any_company(threads):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("s % PANEL * 4, r[n]", "s % PANEL, r[n]"), ("_mm512_slli_epi32(one, 16) : one", "one : one"),
-     ("i % PANEL * 4, both", "0, both"), ("x + c * row, 4)", "x, 4)"),
+     ("i % PANEL * 4, both", "0, both"),
      ("*(loose *)(score + s) * job->scale", "*(loose *)(score + s)"),
      ("bias ? bias + s : 0, length - s", "0, length - s"), ("first + c + 1 : job->keys", "first + c + 2 : job->keys"),
      ("(first + c) * job->bias_token", "first * job->bias_token"), ("row * job->bias_row", "0"),
      ("_mm512_maskz_mov_ps(some,", "_mm512_maskz_mov_ps(0xffff,"),
      ("job->causal ? first + WIDE :", "job->causal ? first + 1 :"),
      ("(vec)sum[c][v] * by[c]", "(vec)sum[c][v]"), ("job->tokens - WIDE ? m :", "job->tokens - WIDE ? 0 :"),
-     ("h < (g + 1) * each", "h < g * each + 1"), ("desk->values + i / PANEL * room / 2 * PANEL * 4", "desk->values")],
+     ("h < (g + 1) * each", "h < g * each + 1"),
+     ("scratch->values + i / PANEL * room / 2 * PANEL * 4", "scratch->values"),
+     ("multiply_panel(q, job->q_token,", "multiply_panel(q, job->size,")],
 )  # fmt: skip
 def test_a_wrong_kernel_does_not_count(fresh, tmp_path, right, wrong):  # noqa: F811
     found = find_changed(fresh, tmp_path, "avx512_bf16", "row_prompt.c", right, wrong)
@@ -130,15 +129,15 @@ def test_heads_are_turned_as_the_formula_turns_them(size, pairs):
         assert torch.equal(got[..., 3 * size :], x[..., 3 * size :])
 
 
-@able
-def test_layers_read_prompts_by_it(monkeypatch):
+@pytest.mark.skipif(here is None or not row_ops.attends_prompts(here), reason="no such kernel, or a faster one")
+def test_layers_attend_prompts_by_it(monkeypatch):
     from .test_row_layers import build
 
     core = build()[1].to(torch.bfloat16)
     row_layers.use_rows(core)
     assert native.library() is not None  # whose check calls it too
-    calls, read = [], row_ops.read_prompt
-    monkeypatch.setattr(row_ops, "read_prompt", lambda *a, **k: calls.append(1) or read(*a, **k))
+    calls, read = [], row_ops.attend_prompt
+    monkeypatch.setattr(row_ops, "attend_prompt", lambda *a, **k: calls.append(1) or read(*a, **k))
     with torch.inference_mode():
         core(torch.randint(0, 20, (2, 9)))
     assert len(calls) == len(core.decoder.layers)

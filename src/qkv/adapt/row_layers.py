@@ -34,7 +34,6 @@ from qkv.core.attention import Attention
 from qkv.core.dropout import no_dropout
 from qkv.core.experts import Experts
 from qkv.core.ffn import Ffn
-from qkv.core.kernels import has_unit
 from qkv.core.model import Block
 from qkv.core.norm import Norm
 from qkv.core.positions import rotate
@@ -188,8 +187,8 @@ class RowAttention(Attention):
         mask = step.mask[s.mask]
         if x.shape[1] == 1 and step.attend is kernels.attend and k.stride(3) == v.stride(3) == 1:
             z = row_ops.attend(found, q, k, v, scale=self.scale, cap=s.cap or 0.0, bias=mask.bias)[:, None]
-        elif step.attend is kernels.attend and row_ops.reads_prompts(found, q, k, v):
-            z = row_ops.read_prompt(found, q, k, v, mask, scale=self.scale, cap=s.cap or 0.0)
+        elif step.attend is kernels.attend and row_ops.attends_prompts(found) and row_ops.fits_prompt(q, k, v):
+            z = row_ops.attend_prompt(found, q, k, v, mask, scale=self.scale, cap=s.cap or 0.0)
         else:
             z = step.attend(q, k, v, mask, self, step).transpose(1, 2).flatten(2)
         return self.out(z)  # B T D
@@ -320,6 +319,6 @@ def name_kernels() -> dict[str, str]:
         said[f"linear_{name}"] = (own[kind] or f"{few[kind]} (rows <= {FEW}), ") + "F.linear"
     for name in ("attention", "ffn", "norm"):
         said[f"{name}_of_a_step"] = f"row_ops.c, {found.isa}" if found else "torch"
-    reads = found and found.opened.qkv_reads_prompts() and not has_unit("amx_bf16")
-    said["attention_of_a_prompt"] = f"row_prompt.c, {found.isa}" if reads and found else "torch"
+    prompts = found and row_ops.attends_prompts(found)
+    said["attention_of_a_prompt"] = f"row_prompt.c, {found.isa}" if found and prompts else "torch"
     return said

@@ -18,7 +18,7 @@ from qkv.core.masks import AttentionBias
 from qkv.errors import QkvError
 
 ACTIVATIONS = {"relu": 0, "silu": 1, "gelu_tanh": 2}  # as row_ops.c numbers them
-WIDE = 6  # queries that are read together
+WIDE = 6  # queries that row_prompt.c reads together: fewer do not fit it
 STEP = 16  # what is normed or gated has a multiple of so many numbers
 
 
@@ -125,18 +125,22 @@ def attend_pages(
     return run(found, job, out, sum(lengths) * k.shape[1] * size)
 
 
-def reads_prompts(found: Library, q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `read_prompt` is there for such tensors and this processor has nothing faster, as AMX is."""
+def attends_prompts(found: Library) -> bool:
+    """Whether `attend_prompt` is compiled, and this processor has nothing faster, as AMX is."""
+    return bool(found.opened.qkv_attends_prompts()) and not has_unit("amx_bf16")
+
+
+def fits_prompt(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether `attend_prompt` takes such tensors."""
     near = q.stride(3) == k.stride(3) == v.stride(3) == 1 and q.dtype == k.dtype == v.dtype == torch.bfloat16
-    fast = bool(found.opened.qkv_reads_prompts()) and not has_unit("amx_bf16")
-    return near and fast and q.shape[2] >= WIDE and q.shape[3] % 32 == 0 and v.shape[3] % STEP == 0
+    return near and q.shape[2] >= WIDE and q.shape[3] % 32 == 0 and v.shape[3] % STEP == 0
 
 
-def read_prompt(
+def attend_prompt(
     found: Library, q: Tensor, k: Tensor, v: Tensor, mask: AttentionBias, *, scale: float, cap: float = 0.0
 ) -> Tensor:
     """softmax(cap(q kᵀ scale) + bias) v of many queries in bf16: q [B, H, T, K], k [B, G, S, K], v [B, G, S, W] to
-    [B, T, H W]. `reads_prompts` says where it is there.
+    [B, T, H W]. `attends_prompts` says on which machines it is used, `fits_prompt` for which tensors.
     """
     rows, heads, tokens, size = q.shape
     bias, keys = mask.bias, k.shape[2]
@@ -148,7 +152,7 @@ def read_prompt(
     sizes = rows, heads, k.shape[1], tokens, keys, size, v.shape[3]
     job = Prompt(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias), *sizes, *q.stride()[:3],
                  *k.stride()[:3], *v.stride()[:3], *spread, scale, cap, mask.causal)
-    if found.opened.qkv_read_prompt(ctypes.addressof(job), *found.share_out(rows * heads * tokens * keys)):
+    if found.opened.qkv_attend_prompt(ctypes.addressof(job), *found.share_out(rows * heads * tokens * keys)):
         raise MemoryError
     return out
 
@@ -212,19 +216,20 @@ def check_library(found: Library) -> None:
             capped = cap * torch.tanh(score / cap) if cap else score
             want = (capped + added).softmax(-1) @ wide_v.repeat_interleave(3, 1)
             expect("attention", attend(found, q, k, v, scale=0.2, cap=cap, bias=bias), want.flatten(1))
-    if found.opened.qkv_reads_prompts():
+    if found.opened.qkv_attends_prompts():
         check_prompts(found, draw)
 
 
 def check_prompts(found: Library, draw: torch.Generator) -> None:
-    """QkvError where many queries read something else than the formula gives."""
-    q, k, v = (torch.randn(2, *shape, generator=draw).bfloat16() for shape in ((4, 74, 64), (2, 74, 64), (2, 74, 80)))
+    """QkvError where attention of many queries says something else than the formula written out."""
+    q, k, v = (torch.randn(2, 74, *shape, generator=draw).bfloat16().transpose(1, 2)
+               for shape in ((4, 64), (2, 64), (2, 80)))  # as projections give them
     wide_k, wide_v = (t.double().repeat_interleave(2, 1) for t in (k, v))
     later, some = torch.ones(74, 74).triu(1) * -1e30, torch.randn(2, 1, 74, 74, generator=draw) * 3
     for mask, added, cap in ((AttentionBias(None, causal=True), later, 0.0),
                              (AttentionBias(some, causal=False), some, 2.0)):
         score = q.double() @ wide_k.mT * 0.2
         want = ((cap * torch.tanh(score / cap) if cap else score) + added).softmax(-1) @ wide_v
-        got = read_prompt(found, q, k, v, mask, scale=0.2, cap=cap).double()
+        got = attend_prompt(found, q, k, v, mask, scale=0.2, cap=cap).double()
         if not bool(((got - want.transpose(1, 2).flatten(2)).abs() <= 2**-6 * want.abs().amax()).all()):
             raise QkvError("the compiled kernel computes {name} wrongly for {isa}", name="attention", isa=found.isa)

@@ -1,11 +1,11 @@
 /* Products of many rows of x in bf16 with a matrix in INT8, where the processor multiplies bytes: bound by arithmetic.
 
-   x is rounded to bytes with a scale for each SPAN numbers of a row. PANEL rows of weights at a time are turned so that
+   x is rounded to bytes with a scale for each SPAN numbers of a row. PANEL rows of weights at a time are packed so that
    each four numbers of 16 of them lie side by side; a tile of them and of WIDE rows of x is added up in registers. A row
    has the same result in any company: sums of whole numbers are exact, and those of spans are added in one order. */
 
 #define SPAN 64  /* numbers of a row of x with one scale; with 128, a language model loses a hundredth */
-#define PANEL 64 /* rows of weights that are turned together: DEEP vectors */
+#define PANEL 64 /* rows of weights that are packed together: DEEP vectors */
 #define DEEP 4
 #define WIDE 6
 
@@ -36,8 +36,8 @@ static void lay_out_row(const Job *job, int64_t r) {
   }
 }
 
-/* 16 rows of 16 numbers of 32 bits, turned: rows become columns. */
-INLINE void turn_square(__m512i r[16]) {
+/* 16 rows of 16 numbers of 32 bits, transposed. */
+INLINE void transpose_square(__m512i r[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) {
@@ -63,9 +63,9 @@ INLINE void turn_square(__m512i r[16]) {
   }
 }
 
-/* Rows of weights from i on, as many as a panel has or are left, turned: four numbers of each of PANEL rows, then the next
+/* Rows of weights from i on, as many as a panel has or are left, packed: four numbers of each of PANEL rows, then the next
    four. `start` has, for each span, what the sums of each row begin with, as x stands 128 too high. */
-static void turn_panel(const Job *job, int64_t i, uint8_t *to, int32_t *start) {
+static void pack_panel(const Job *job, int64_t i, uint8_t *to, int32_t *start) {
   const int64_t k = job->k;
   const __m512i one = _mm512_set1_epi8((char)128);
   for (int64_t v = 0; v < DEEP; v++) {
@@ -76,7 +76,7 @@ static void turn_panel(const Job *job, int64_t i, uint8_t *to, int32_t *start) {
 #pragma GCC unroll 16
       for (int n = 0; n < 16; n++)
         r[n] = i + 16 * v + n < job->n ? _mm512_maskz_loadu_epi8(some, from + n * k) : _mm512_setzero_si512();
-      turn_square(r);
+      transpose_square(r);
 #pragma GCC unroll 16
       for (int n = 0; n < 16; n++) {
         sum = _mm512_dpbusd_epi32(sum, one, r[n]);
@@ -84,6 +84,24 @@ static void turn_panel(const Job *job, int64_t i, uint8_t *to, int32_t *start) {
       }
       _mm512_storeu_si512(start + at / SPAN * PANEL + 16 * v, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
     }
+  }
+}
+
+/* Adds what four bytes of each of WIDE rows of x, or two numbers of bf16, give with those of a panel: whole numbers, or
+   numbers of fp32 as bits. Instructions stand by their names, as GCC would copy sums to and fro. */
+INLINE void add_four_bytes(__m512i all[WIDE][DEEP], int low, const uint8_t *x, int64_t row, const uint8_t *w) {
+  __m512i q[DEEP];
+#pragma GCC unroll 4
+  for (int v = 0; v < DEEP; v++) q[v] = _mm512_loadu_si512(w + 64 * v);
+#pragma GCC unroll 6
+  for (int c = 0; c < WIDE; c++) {
+    int32_t four;
+    memcpy(&four, x + c * row, 4);
+    const __m512i y = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+    for (int v = 0; v < DEEP; v++)
+      if (low) __asm__("vdpbf16ps %2, %1, %0" : "+v"(all[c][v]) : "v"(y), "v"(q[v]));
+      else __asm__("vpdpbusd %2, %1, %0" : "+v"(all[c][v]) : "v"(y), "v"(q[v]));
   }
 }
 
@@ -96,20 +114,7 @@ static __attribute__((noinline)) void add_span(const uint8_t *x, const uint8_t *
   for (int c = 0; c < WIDE; c++)
 #pragma GCC unroll 4
     for (int v = 0; v < DEEP; v++) all[c][v] = _mm512_loadu_si512(start + 16 * v);
-  for (const uint8_t *end = x + count; x < end; x += 4, w += PANEL * 4) {
-    __m512i q[DEEP];
-#pragma GCC unroll 4
-    for (int v = 0; v < DEEP; v++) q[v] = _mm512_loadu_si512(w + 64 * v);
-#pragma GCC unroll 6
-    for (int c = 0; c < WIDE; c++) {
-      int32_t four;
-      memcpy(&four, x + c * row, 4);
-      const __m512i y = _mm512_set1_epi32(four);
-#pragma GCC unroll 4
-      for (int v = 0; v < DEEP; v++) /* by its name, as GCC would copy sums to and fro */
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(all[c][v]) : "v"(y), "v"(q[v]));
-    }
-  }
+  for (const uint8_t *end = x + count; x < end; x += 4, w += PANEL * 4) add_four_bytes(all, 0, x, row, w);
 #pragma GCC unroll 6
   for (int c = 0; c < WIDE; c++) {
     float by;
@@ -131,7 +136,7 @@ static int multiply_tiles(const Job *job, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; i += PANEL) {
     __m512 scale[DEEP], bias[DEEP];
     __mmask16 real[DEEP];
-    turn_panel(job, i, panel, start);
+    pack_panel(job, i, panel, start);
     for (int v = 0; v < DEEP; v++) {
       int64_t left = to - i - 16 * v;
       real[v] = left >= 16 ? 0xffff : left > 0 ? (__mmask16)((1 << left) - 1) : 0;

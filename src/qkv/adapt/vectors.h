@@ -147,7 +147,7 @@ INLINE vec add_first(vec x, const float *more, int64_t count) {
   if (more) x += (vec)_mm512_maskz_loadu_ps(some, more);
   return (vec)_mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), some, (__m512)x);
 #else
-  if (more && count >= LANES) return x + *(const loose *)more;
+  if (count >= LANES) return more ? x + *(const loose *)more : x;
   for (int i = 0; i < LANES; i++)
     if (i >= count) x[i] = -__builtin_inff();
     else if (more) x[i] += more[i];

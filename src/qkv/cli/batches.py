@@ -86,7 +86,7 @@ def answer_file(common: Common, own: Mapping[str, Any], context: click.Context) 
     """
     from qkv.cli import workers
 
-    file, out, params = find_file(context.params[name_argument(context)]), own["out"], read_params(context)
+    file, out, params = find_file(context.params[find_argument(context)]), own["out"], read_params(context)
     if "seed" in params and params["seed"] is None:
         params["seed"] = 0  # so that a part that is answered again is answered the same
     keep = own["on_bad_row"] == "keep"
@@ -120,7 +120,7 @@ def answer_input(common: Common, crew: int, context: click.Context) -> int:
 
     job = workers.Job(context.info_name or "", read_params(context), common.lang, "", keep=True, shown=True)
     lines, waiting, due = read_lines(None), dict[int, tuple[Part, list[dict[str, Any]]]](), 0
-    for part, rows in workers.choose_crew(job, number_lines(lines), crew, None):
+    for part, rows in workers.choose_crew(job, split_lines(lines), crew, None):
         waiting[part.number] = part, rows
         while due in waiting:
             print_rows(common, *waiting.pop(due))
@@ -142,7 +142,7 @@ def print_rows(common: Common, part: Part, rows: list[dict[str, Any]]) -> None:
         common.print_result({k: value for k, value in row.items() if k not in ("row", "shown")}, row["shown"])
 
 
-def number_lines(lines: Iterator[str]) -> Iterator[Part]:
+def split_lines(lines: Iterator[str]) -> Iterator[Part]:
     """Lines in parts, the first ones smaller; a line that cannot be read is the last one."""
     first, groups = 1, group_lines(lines, LINES)
     for number in count():
@@ -157,20 +157,20 @@ def number_lines(lines: Iterator[str]) -> Iterator[Part]:
         first += len(group)
 
 
-def name_argument(context: click.Context) -> str:
+def find_argument(context: click.Context) -> str:
     """The argument that holds the texts of a verb."""
     return next(p for p in reversed(context.command.params) if isinstance(p, click.Argument)).name or ""
 
 
 def reads_lines(context: click.Context) -> bool:
     """Whether a verb is to read standard input, in which nobody types."""
-    given = context.params[name_argument(context)]
+    given = context.params[find_argument(context)]
     return given in (None, (), "-", ("-",)) and not (sys.stdin is None or sys.stdin.isatty())
 
 
 def read_params(context: click.Context) -> dict[str, Any]:
     """What a worker prepares its verb with: the options, and that it reads lines."""
-    given = name_argument(context)
+    given = find_argument(context)
     return {**context.params, **dict.fromkeys(OWN), given: ("-",) if given == "texts" else "-"}
 
 

@@ -191,11 +191,11 @@ class BeamSearch:
 
     def take_ended(self, source: int, each: list[Candidate]) -> None:
         """Those of a source's first candidates that ended are kept, if they are among the best ones."""
-        ended = [self.rate(c, "stop") for c in each if c.token in self.options.eos and c.total > -math.inf]
+        ended = [self.end_text(c, "stop") for c in each if c.token in self.options.eos and c.total > -math.inf]
         self.ended[source] = sorted(self.ended[source] + ended, key=lambda e: -e.score)[: self.search.width]
 
-    def rate(self, last: Candidate, reason: Finish) -> Ended:
-        """A candidate of this step with its score."""
+    def end_text(self, last: Candidate, reason: Finish) -> Ended:
+        """A candidate of this step as the end of a text, with its score."""
         return Ended(last.total / self.search.divisor(self.written), last, self.written, reason)
 
     def write_out(self, ended: Ended) -> Hypothesis:
@@ -348,7 +348,7 @@ class BeamSearch:
         for c in sorted(live, key=lambda c: -c.total):
             whole = not ((guide := self.lead(c)) and guide.remaining)
             if len(found) < self.best and whole and c.total > -math.inf:
-                found.append(self.rate(c, "length"))
+                found.append(self.end_text(c, "length"))
         self.found[source] = [self.write_out(e) for e in found[: self.best]]
         if not found:
             self.faults[source] = QkvError(
