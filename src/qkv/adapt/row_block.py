@@ -60,17 +60,14 @@ class Keys(NamedTuple):
 
     def write_into(self, at: ctypes.Structure) -> Tensor | None:
         """Write it into an Attend of a job; what must stay alive, beside this, while that runs."""
-        places, bias = self.places, self.bias
+        places = self.places
         at.k, at.v = self.k.data_ptr(), self.v.data_ptr()
         at.k_step, at.v_step, at.k_group, at.v_group = places.steps
         at.k_starts, at.v_starts, at.lengths, _, _, *slots = places.addresses
         if slots:
             (at.slots,) = slots
-        if bias is None:
-            return None
-        bias = bias.float().expand(places.rows, at.heads, 1, places.first)
-        bias = bias if bias.stride(3) == 1 else bias.contiguous()
-        at.bias, at.bias_row, at.bias_head = bias.data_ptr(), bias.stride(0), bias.stride(1)
+        bias, (at.bias_row, at.bias_head, _) = row_ops.spread_bias(self.bias, places.rows, at.heads, 1, places.first)
+        at.bias = address(bias)
         return bias
 
 

@@ -79,6 +79,15 @@ def gate(found: Library, x: Tensor, up: Tensor | None, activation: str) -> Tenso
     return out
 
 
+def spread_bias(bias: Tensor | None, *shape: int) -> tuple[Tensor | None, tuple[int, ...]]:
+    """`bias` in fp32 as [B, H, T, S], keys side by side, and how far apart rows, heads and queries of it lie."""
+    if bias is None:
+        return None, (0, 0, 0)
+    wide = bias.float().expand(shape)
+    wide = wide if wide.stride(3) == 1 else wide.contiguous()
+    return wide, wide.stride()[:3]
+
+
 def attend(
     found: Library, q: Tensor, k: Tensor, v: Tensor, *, scale: float, cap: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
@@ -90,16 +99,14 @@ def attend(
     rows, heads, _, size = q.shape
     keys, each = k.shape[2], rows // k.shape[0]
     steps = (q.stride(0), k.stride(2), v.stride(2), k.stride(1), v.stride(1))
-    if bias is not None:
-        bias = bias.float().repeat_interleave(each, 0) if 1 < bias.shape[0] < rows else bias.float()
-        bias = bias.expand(rows, heads, 1, keys)
-        bias = bias if bias.stride(3) == 1 else bias.contiguous()
-    spread = (0, 0) if bias is None else (bias.stride(0), bias.stride(1))
+    if bias is not None and 1 < bias.shape[0] < rows:
+        bias = bias.repeat_interleave(each, 0)
+    bias, spread = spread_bias(bias, rows, heads, 1, keys)
     sources = torch.arange(rows) // each
     places = sources * k.stride(0), sources * v.stride(0), torch.full((rows,), keys)  # B, B, B
     out = torch.empty(rows, heads * v.shape[3], dtype=q.dtype)
     job = Attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias),
-                 *(t.data_ptr() for t in places), 0, rows, heads, k.shape[1], size, v.shape[3], *steps, *spread,
+                 *(t.data_ptr() for t in places), 0, rows, heads, k.shape[1], size, v.shape[3], *steps, *spread[:2],
                  scale, cap, q.dtype == torch.bfloat16)
     return run(found, job, out, k.numel())
 
@@ -143,11 +150,8 @@ def attend_prompt(
     [B, T, H W]. `attends_prompts` says on which machines it is used, `fits_prompt` for which tensors.
     """
     rows, heads, tokens, size = q.shape
-    bias, keys = mask.bias, k.shape[2]
-    if bias is not None:
-        bias = bias.float().expand(rows, heads, tokens, keys)
-        bias = bias if bias.stride(3) == 1 else bias.contiguous()
-    spread = (0, 0, 0) if bias is None else bias.stride()[:3]
+    keys = k.shape[2]
+    bias, spread = spread_bias(mask.bias, rows, heads, tokens, keys)
     out = torch.empty(rows, tokens, heads * v.shape[3], dtype=q.dtype)
     sizes = rows, heads, k.shape[1], tokens, keys, size, v.shape[3]
     job = Prompt(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), address(bias), *sizes, *q.stride()[:3],
