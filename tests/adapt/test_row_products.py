@@ -109,7 +109,7 @@ def test_without_a_compiler_there_is_none(fresh):
     [("row_products.c", "b++, w += block, x32", "b++, w += block - 1, x32"),
      ("row_products.c", "sum * (kind == INT8 ? job->scale[i] : 1.0f)", "sum"),
      ("row_products.c", "y + (job->bias ?", "y - (job->bias ?"),
-     ("row_products.c", "int64_t n = job->n, each", "int64_t n = job->n - 1, each"),
+     ("row_products.c", "n = job->n, each", "n = job->n - 1, each"),
      ("row_ops.c", "/ (float)job->n + job->eps", "/ (float)job->n"),
      ("row_ops.c", "exponential(-by) + 1.0f", "exponential(by) + 1.0f"),
      ("vectors.h", "x[i] = -__builtin_inff();", "x[i] = x[0];"), ("vectors.h", "x[i] += more[i]", "x[i] += more[0]"),
@@ -169,6 +169,14 @@ def test_a_kernel_that_rounds_wrongly_does_not_count(fresh, tmp_path, right, wro
 
 
 @able
+@pytest.mark.skipif(not native.choose_isa().startswith("avx512"), reason="this CPU has no AVX-512")
+def test_the_last_numbers_of_a_row_left_out_are_noticed(fresh, tmp_path):
+    found = find_changed(fresh, tmp_path, "avx512", "row_products.c", "if (b < end) add", "if (0) add")
+    assert isinstance(found, Message)
+    assert found.fields["kind"] == "int8"
+
+
+@able
 @pytest.mark.skipif(native.choose_isa() != "avx512_bf16", reason="this CPU has no AVX-512 of this kind")
 @pytest.mark.parametrize(
     ("right", "wrong"),
@@ -177,7 +185,7 @@ def test_a_kernel_that_rounds_wrongly_does_not_count(fresh, tmp_path, right, wro
      ("i < 4; i++) to->scale", "i < 3; i++) to->scale"), ("0x0f00, read_head", "0x0700, read_head"),
      ("0x8fffe000", "0x8fffc000"), ("(vec)u * 0x1p112f", "(vec)u * 0x1p111f"), ("(at + 18, next", "(at + 2, next"),
      ("left > 1 ? 2 * block : 0", "left > 2 ? 2 * block : 0"), ("_mm512_srli_epi16(q, 4)", "_mm512_srli_epi16(q, 3)"),
-     ("if (kind == Q4_1) sum[c] += (vec)", "if (kind == Q4_0) sum[c] += (vec)"), ("if (b < end) add", "if (0) add"),
+     ("if (kind == Q4_1) sum[c] += (vec)", "if (kind == Q4_0) sum[c] += (vec)"),
      ("if (b < blocks)\n", "if (0)\n"), ("unpackhi_pd(a, b)", "unpacklo_pd(a, b)"), ("(a, b, 0xdd)", "(a, b, 0x88)"),
      ("add_square(s, w, x, k, 32,", "add_square(s, w, x, k, 0,"), ("add_ps(even[n], s[n])", "add_ps(s[n], s[n])"),
      ("write_eight(out + 8,", "write_eight(out,"), ("read_one(job->bias, i + r, 1)", "read_one(job->bias, i, 1)"),
@@ -194,16 +202,26 @@ def test_a_kernel_of_many_numbers_that_is_wrong_does_not_count(fresh, tmp_path, 
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("127.0f / top.f", "126.0f / top.f"), ("*scale = top.f / 127.0f", "*scale = top.f / 126.0f"),
-     ("_mm_set1_epi8((char)128)", "_mm_set1_epi8((char)127)"), ("~(__mmask64)0", "0xffffffff"),
-     ("0xffffffff :", "0xffff :"), ("t[i + 8], 0xdd)", "t[i + 8], 0x88)"),
+     ("-128 * _mm512_reduce", "-127 * _mm512_reduce"), ("_mm512_set1_epi8((char)128)", "_mm512_set1_epi8((char)127)"),
+     ("~(__mmask64)0", "0xffffffff"), ("? 0xffffffff :", "? 0xffff :"), ("t[i + 8], 0xdd)", "t[i + 8], 0x88)"),
      ("r[from + 4], 0xdd)", "r[from + 4], 0x88)"), ("unpackhi_epi64(t[from]", "unpacklo_epi64(t[from]"),
-     ("unpackhi_epi32(r[2 * i]", "unpacklo_epi32(r[2 * i]"), ("_mm512_sub_epi32(_mm512_setzero_si512(), sum)", "sum"),
-     ("by + at / SPAN * 4", "by"),
-     ("panel + at * PANEL, start + at / SPAN * PANEL", "panel + at * PANEL, start"),
-     ("scale[v], bias[v])", "scale[v], scale[v])"),
-     ("(1 << left) - 1", "(1 << left) - 2"), ("rows - WIDE ? m :", "rows - WIDE ? 0 :"),
-     ("memcpy(&by, scale + c * row, 4)", "memcpy(&by, scale, 4)"), ("x + c * row, 4)", "x, 4)"),
-     ("const uint16_t *)job->bias + i + 16 * v", "const uint16_t *)job->bias + i")],
+     ("unpackhi_epi32(r[2 * i]", "unpacklo_epi32(r[2 * i]"), ("t[2 * n + 1], 0xdd)", "t[2 * n + 1], 0x88)"),
+     ("unpackhi_epi32(r[2 * n]", "unpacklo_epi32(r[2 * n]"), ("unpackhi_epi64(t[2 * n]", "unpacklo_epi64(t[2 * n]"),
+     ("memcpy(&four, x + 4 * n, 4)", "memcpy(&four, x, 4)"), ("epi32(all[0], all[1])", "epi32(all[0], all[0])"),
+     ("memcpy(&start, scale + 4 * spans(k), 4)", "memcpy(&start, scale, 4)"),
+     ("at += SPAN, scale += 4)", "at += SPAN)"),
+     ("whole, scale + c * row)", "whole, scale)"), ("multiply_span(r, x + c * row + at)", "multiply_span(r, x + at)"),
+     ("of_span[s]), by)", "of_span[s]), scale)"), ("scale + 4 * (16 * b + s)", "scale + 4 * s"),
+     ("kept[c * blocks + b];", "kept[b];"), ("x + c * row + s * SPAN)", "x + s * SPAN)"),
+     ("if (b < blocks) sum_spans", "if (0) sum_spans"), ("i + n < to ? i + n : to - 1", "i"),
+     ("multiply_few(job, 2, i, to, m)", "multiply_few(job, 1, i, to, m)"),
+     ("case 1: multiply_few(job, 1, i, to, m)", "case 1: multiply_few(job, 1, i, to, 0)"),
+     ("left -= TOGETHER)", "left -= 2 * TOGETHER)"),
+     ("scale + at / SPAN * 4", "scale"), ("panel + at * PANEL, k", "panel, k"),
+     ("job->scale + i), bias)", "job->scale + i), sum)"), ("(1 << (to - i)) - 1", "(1 << (to - i)) - 2"),
+     ("rows - WIDE ? m :", "rows - WIDE ? 0 :"), ("all[c][v], scale + c * row)", "all[c][v], scale)"),
+     ("read_start(scale + c * row, k);", "read_start(scale, k);"), ("x + c * row, 4)", "x, 4)"),
+     ("const uint16_t *)job->bias + i)", "const uint16_t *)job->bias)")],
 )
 def test_a_kernel_of_many_rows_that_is_wrong_does_not_count(fresh, tmp_path, right, wrong):
     found = find_changed(fresh, tmp_path, "avx512_bf16", "row_tiles.c", right, wrong)

@@ -138,7 +138,7 @@ def open_library(path: Path, isa: str, compiler: str) -> Library:
     """A compiled library, with PyTorch's OpenMP to run it on several threads."""
     opened, address, whole = ctypes.CDLL(str(path)), ctypes.c_void_p, ctypes.c_int64
     opened.qkv_run.argtypes = (address, whole, address, address, address, whole)
-    opened.qkv_laid.argtypes = (ctypes.c_int, whole)
+    opened.qkv_laid.argtypes = (ctypes.c_int,)
     for name in ("qkv_attend", "qkv_norm", "qkv_rotate", "qkv_gate", "qkv_select", "qkv_attend_prompt"):
         getattr(opened, name).argtypes = (address, address, address, whole)
     opened.qkv_blocks.argtypes = (address, whole, address, address, address, whole)

@@ -7,8 +7,8 @@
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
    result in any company. Where the processor has AVX2, an x in bf16 is rounded to whole numbers to be multiplied with
-   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8 (of many rows to bytes, row_tiles.c), to bytes
-   with a scale for each 32 for the others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
+   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8 (to bytes where the processor multiplies those,
+   row_tiles.c), to bytes with a scale for each 32 for the others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
 
 #include "vectors.h"
 
@@ -18,21 +18,16 @@
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
-#define MANY 32 /* rows of x above which INT8 is multiplied in tiles, where the processor does */
 /* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits, bytes for tiles */
 enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS, IN_TILES };
 #if defined(__AVX512BF16__) /* of an x in bf16 */
-#define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_WORDS : IN_BYTES)
+#define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_TILES : IN_BYTES)
 #elif LANES >= 8
 #define LAID(kind) ((kind) < INT8 ? SINGLE : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #else
 #define LAID(kind) SINGLE
 #endif
-#if defined(__AVX512BF16__)
-int qkv_laid(int kind, int64_t rows) { return kind == INT8 && rows > MANY ? IN_TILES : LAID(kind); }
-#else
-int qkv_laid(int kind, int64_t rows) { return (void)rows, LAID(kind); }
-#endif
+int qkv_laid(int kind) { return LAID(kind); }
 
 typedef struct {
   const uint8_t *weight;
@@ -334,9 +329,7 @@ INLINE vec round_words(whole x) { return (vec)_mm256_cvtepi32_ps((__m256i)x); }
 
 INLINE void add_products(words *sum, words q, words y) {
   words all = *sum; /* by the instruction's name where GCC would copy sums to and fro */
-#if defined(__AVX512VNNI__)
-  __asm__("vpdpwssd %2, %1, %0" : "+v"(all) : "v"(q), "v"(y));
-#elif LANES == 16
+#if LANES == 16
   all = _mm512_add_epi32(all, _mm512_madd_epi16(q, y));
 #else
   words pairs = _mm256_madd_epi16(q, y);
@@ -534,6 +527,9 @@ INLINE void multiply_square(const Job *job, int64_t i, int64_t m, int64_t real) 
 
 #if defined(__AVX512BF16__)
 #include "row_tiles.c"
+#define UNIT(job) (how_laid(job) != IN_TILES ? 4 : (job)->rows > FEW ? PANEL : 16)
+#else
+#define UNIT(job) 4
 #endif
 
 /* `deep` rows of weights from row i on, times `wide` rows of x from row m on, which lie block by block side by side;
@@ -610,7 +606,7 @@ INLINE void multiply_rows(const Job *job, int kind, int laid, int wide, int64_t 
   for (; i < end; i++) multiply_tile(job, kind, laid, 1, wide, i, m, real);
 }
 
-INLINE int how_laid(const Job *job) { return job->narrow ? qkv_laid(job->kind, job->rows) : SINGLE; }
+INLINE int how_laid(const Job *job) { return job->narrow ? LAID(job->kind) : SINGLE; }
 
 INLINE int64_t widest(int laid) { return laid == IN_WORDS || laid == IN_PAIRS ? 4 : MOST; }
 
@@ -660,8 +656,7 @@ static int unpack_part(const Job *job, int64_t from, int64_t to) {
 static int multiply_share(const Job *jobs, int64_t count, int64_t number, int64_t threads) {
   int failed = 0;
   for (const Job *job = jobs; job < jobs + count; job++) {
-    int64_t unit = how_laid(job) == IN_TILES ? 64 : 4;
-    int64_t n = job->n, each = ((n + unit - 1) / unit + threads - 1) / threads * unit;
+    int64_t unit = UNIT(job), n = job->n, each = ((n + unit - 1) / unit + threads - 1) / threads * unit;
     int64_t from = number * each, to = from + each < n ? from + each : n;
     if (from < to) failed |= (job->rows ? multiply_part : unpack_part)(job, from, to);
   }
