@@ -153,7 +153,7 @@ def test_a_wrong_kernel_does_not_count(fresh, tmp_path, file, right, wrong):
      ("if (kind == Q4_0) fours = ", "if (kind == Q4_1) fours = "), ("0.125f * add_eight", "0.25f * add_eight"),
      ("_mm_srli_epi16(pairs, 4), pairs)", "pairs, _mm_srli_epi16(pairs, 4))"),
      ("FOUR_BITS(kind) ? y : _mm256_sign_epi8(y, q)", "y"),
-     ("w += GROUP * block, x += wide", "w += GROUP * block, x += 1"), ("LARGEST / top :", "15000 / top :"),
+     ("w += block, x += wide)", "w += block, x += 1)"), ("LARGEST / top :", "15000 / top :"),
      ("top / LARGEST + add", "top / 15000 + add"),
      ("from += SEGMENT, scale += 4", "from += SEGMENT"), ("sum[v % deep][c + v / deep]", "sum[v % deep][c]"),
      ("_mm256_packs_epi32(n[0], n[1]), 0xd8", "_mm256_packs_epi32(n[0], n[1]), 0xe4"),
@@ -180,13 +180,7 @@ def test_the_last_numbers_of_a_row_left_out_are_noticed(fresh, tmp_path):
 @pytest.mark.skipif(native.choose_isa() != "avx512_bf16", reason="this CPU has no AVX-512 of this kind")
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("kind == Q8_0 ? 128 :", "kind == Q8_0 ? 127 :"), ("if (kind != Q4_1) two =", "if (kind == Q4_0) two ="),
-     ("to->x[1] + 16 * part", "to->x[0] + 16 * part"), ("to->start + 4 * part", "to->start"),
-     ("i < 4; i++) to->scale", "i < 3; i++) to->scale"), ("0x0f00, read_head", "0x0700, read_head"),
-     ("0x8fffe000", "0x8fffc000"), ("(vec)u * 0x1p112f", "(vec)u * 0x1p111f"), ("(at + 18, next", "(at + 2, next"),
-     ("left > 1 ? 2 * block : 0", "left > 2 ? 2 * block : 0"), ("_mm512_srli_epi16(q, 4)", "_mm512_srli_epi16(q, 3)"),
-     ("if (kind == Q4_1) sum[c] += (vec)", "if (kind == Q4_0) sum[c] += (vec)"),
-     ("if (b < blocks)\n", "if (0)\n"), ("unpackhi_pd(a, b)", "unpacklo_pd(a, b)"), ("(a, b, 0xdd)", "(a, b, 0x88)"),
+    [("unpackhi_pd(a, b)", "unpacklo_pd(a, b)"), ("(a, b, 0xdd)", "(a, b, 0x88)"),
      ("add_square(s, w, x, k, 32,", "add_square(s, w, x, k, 0,"), ("add_ps(even[n], s[n])", "add_ps(s[n], s[n])"),
      ("write_eight(out + 8,", "write_eight(out,"), ("read_one(job->bias, i + r, 1)", "read_one(job->bias, i, 1)"),
      ("out + 4 * c, 8)", "out, 8)"), ("x + 4 * b + 32 * c", "x + 4 * b + 32")],
@@ -218,7 +212,7 @@ def test_a_kernel_of_many_numbers_that_is_wrong_does_not_count(fresh, tmp_path, 
      ("case 1: multiply_few(job, 1, i, to, m)", "case 1: multiply_few(job, 1, i, to, 0)"),
      ("left -= TOGETHER)", "left -= 2 * TOGETHER)"),
      ("scale + at / SPAN * 4", "scale"), ("panel + at * PANEL, k", "panel, k"),
-     ("job->scale + i), bias)", "job->scale + i), sum)"), ("(1 << (to - i)) - 1", "(1 << (to - i)) - 2"),
+     ("(sum, scale, bias)", "(sum, scale, sum)"), ("(1 << (to - i)) - 1", "(1 << (to - i)) - 2"),
      ("rows - WIDE ? m :", "rows - WIDE ? 0 :"), ("all[c][v], scale + c * row)", "all[c][v], scale)"),
      ("read_start(scale + c * row, k);", "read_start(scale, k);"), ("x + c * row, 4)", "x, 4)"),
      ("const uint16_t *)job->bias + i)", "const uint16_t *)job->bias)")],
@@ -227,6 +221,31 @@ def test_a_kernel_of_many_rows_that_is_wrong_does_not_count(fresh, tmp_path, rig
     found = find_changed(fresh, tmp_path, "avx512_bf16", "row_tiles.c", right, wrong)
     assert isinstance(found, Message)
     assert found.fields["kind"] == "int8"
+
+
+@able
+@pytest.mark.skipif(native.choose_isa() != "avx512_bf16", reason="this CPU has no AVX-512 of this kind")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("127.0f / top.f", "126.0f / top.f"), ("*scale = top.f / 127.0f", "*scale = top.f / 126.0f"),
+     ("? 128 : 8)", "? 127 : 8)"), ("? 128 : 8)", "? 128 : 7)"), ("*scale * (float)total", "(float)total"),
+     ("place_of(b) + 64 * p", "place_of(b)"), ("block % 4 * 16", "block % 4 * 8"),
+     ("srli_epi16(*first, 4)", "srli_epi16(*first, 3)"), ("0x8fffe000", "0x8fffc000"), ("0x1p112f", "0x1p111f"),
+     ("by[blocks]), sum) : sum", "*by), sum) : sum"), ("if (kind != Q4_1) whole", "if (kind == Q4_1) whole"),
+     ("0x0f00, read_head", "0x0700, read_head"), ("(at + next[2])), 3)", "(at + next[1])), 3)"),
+     ("0x1111 << g", "0x1111"), ("loadu_si512(y + 64)", "loadu_si512(y)"), ("x + c * row + 128 * g", "x + 128 * g"),
+     ("(at + 18, next)", "(at + 2, next)"), ("if (p < parts) sum_blocks", "if (0) sum_blocks"),
+     ("b % 4 * 4 + b % 16 / 4", "b % 16"), ("kept[(c + 1) * parts + b / 16]", "kept[parts + b / 16]"),
+     ("unpackhi_epi64(one, two)", "unpacklo_epi64(one, two)"), ("n / 4 * 64 + n % 4 * 4", "n % 4 * 4"),
+     ("b * size + 18, q + 4", "b * size + 2, q + 4"), ("x + c * row + place_of(b)", "x + place_of(b)"),
+     ("heads[b] + n, rows[n]", "heads[b] + n, rows[0]"), ("rows[n + 12]", "rows[n + 8]"),
+     ("unpackhi_epi32(v[2], v[3])", "unpacklo_epi32(v[2], v[3])"), ("to, m + c, sum[c])", "to, c, sum[c])"),
+     ("i + n < to ? i + n : to - 1", "i"), ("multiply_alone(job, kind, rows, 2", "multiply_alone(job, kind, rows, 1")],
+)
+def test_a_kernel_of_blocks_that_is_wrong_does_not_count(fresh, tmp_path, right, wrong):
+    found = find_changed(fresh, tmp_path, "avx512_bf16", "row_ggml.c", right, wrong)
+    assert isinstance(found, Message)
+    assert found.fields["kind"][0] == "Q"
 
 
 @able

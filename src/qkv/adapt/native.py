@@ -27,7 +27,7 @@ from qkv.paths import cache_dir
 
 SOURCE = Path(__file__).with_name("row_block.c")  # it includes the others
 INCLUDED = tuple(SOURCE.with_name(name) for name in (
-    "vectors.h", "row_products.c", "row_tiles.c", "row_ops.c", "row_prompt.c"))
+    "vectors.h", "row_products.c", "row_tiles.c", "row_ggml.c", "row_ops.c", "row_prompt.c"))
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 FLAGS = {"avx512_bf16": (*AVX512, "-mavx512bf16", "-mavx512vnni"), "avx512": AVX512, "avx2": AVX2, "portable": ()}

@@ -7,8 +7,8 @@
      Q4_1  the same with an fp16 number after the scale that is added to each, and nothing plus 8
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
    result in any company. Where the processor has AVX2, an x in bf16 is rounded to whole numbers to be multiplied with
-   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8 (to bytes where the processor multiplies those,
-   row_tiles.c), to bytes with a scale for each 32 for the others. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
+   whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the others.
+   Where it multiplies bytes, that is row_tiles.c and row_ggml.c. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
 
 #include "vectors.h"
 
@@ -18,10 +18,10 @@
 
 enum { FP32, BF16, INT8, Q8_0, Q4_0, Q4_1 };
 #define FOUR_BITS(kind) ((kind) == Q4_0 || (kind) == Q4_1)
-/* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits, bytes for tiles */
-enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS, IN_TILES };
+/* how x is laid out: numbers of fp32, pairs of bf16, bytes, 16 bits, bytes for tiles and for blocks */
+enum { SINGLE, IN_PAIRS, IN_BYTES, IN_WORDS, IN_TILES, IN_BLOCKS };
 #if defined(__AVX512BF16__) /* of an x in bf16 */
-#define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_TILES : IN_BYTES)
+#define LAID(kind) ((kind) == FP32 ? SINGLE : (kind) == BF16 ? IN_PAIRS : (kind) == INT8 ? IN_TILES : IN_BLOCKS)
 #elif LANES >= 8
 #define LAID(kind) ((kind) < INT8 ? SINGLE : (kind) == INT8 ? IN_WORDS : IN_BYTES)
 #else
@@ -116,15 +116,6 @@ INLINE vec read_block(int kind, const uint8_t *at, vec q[PARTS]) {
 }
 
 #if LANES >= 8
-#if defined(__AVX512VNNI__)
-/* 128 numbers of x as bytes of a scale for each 32: the first halves of four blocks, then the second ones. `start` has
-   the sums of each eight bytes: less, by how much weights stand too high; of Q4_1 itself. */
-typedef struct {
-  int8_t x[2][64];
-  int32_t start[16];
-  float scale[16];
-} Bytes;
-#else
 /* 32 numbers of x as bytes of a scale; eight times the sum of each four bytes, as Q4_0 stands eight too high; and the sum
    of the numbers, in the first lane. */
 typedef struct {
@@ -132,7 +123,6 @@ typedef struct {
   int32_t eight[8];
   float sum[8], scale, spare[7];
 } Bytes;
-#endif
 
 INLINE __m256 read_eight(const uint16_t *low) { /* numbers of bf16 */
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)low)), 16));
@@ -174,71 +164,7 @@ INLINE __m256i add_fours(__m256i x, int by) { /* the sums of each four bytes tim
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8((char)by), x), _mm256_set1_epi16(1));
 }
 
-#if defined(__AVX512VNNI__)
-#define GROUP 4 /* blocks of 32 that are multiplied together */
-typedef vec total;
-#define add_total add_up
-INLINE void write_bytes(int kind, int part, const uint16_t *low, Bytes *to) {
-  __m256i all = round_bytes(low, to->scale + 4 * part), sums = add_fours(all, kind == Q8_0 ? 128 : kind == Q4_0 ? 8 : 1);
-  __m128i two = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  if (kind != Q4_1) two = _mm_sub_epi32(_mm_setzero_si128(), two);
-  _mm_storeu_si128((__m128i *)(to->x[0] + 16 * part), _mm256_castsi256_si128(all));
-  _mm_storeu_si128((__m128i *)(to->x[1] + 16 * part), _mm256_extracti128_si256(all, 1));
-  _mm_storeu_si128((__m128i *)(to->start + 4 * part), two);
-  for (int i = 1; i < 4; i++) to->scale[4 * part + i] = to->scale[4 * part];
-}
-
-INLINE __m512i read_four(const uint8_t *at, const int64_t next[3]) { /* 16 bytes of each of four blocks */
-  __m512i q = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)at));
-  q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[0])), 1);
-  q = _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[1])), 2);
-  return _mm512_inserti32x4(q, _mm_loadu_si128((const __m128i *)(at + next[2])), 3);
-}
-
-/* The fp16 numbers in the high halves, by shifts: converting them would wait for the units that move bytes. */
-INLINE vec read_halves(__m512i both) {
-  __m512i u = _mm512_and_si512(_mm512_srai_epi32(both, 3), _mm512_set1_epi32((int)0x8fffe000));
-  return (vec)u * 0x1p112f; /* the exponents' offsets differ by 112 */
-}
-
-INLINE __m128i read_head(const uint8_t *at) {
-  int32_t both;
-  memcpy(&both, at, 4);
-  return _mm_cvtsi32_si128(both);
-}
-
-INLINE __m512i read_heads(const uint8_t *at, const int64_t next[3]) {
-  __m512i s = _mm512_broadcastd_epi32(read_head(at));
-  s = _mm512_mask_broadcastd_epi32(s, 0x00f0, read_head(at + next[0]));
-  s = _mm512_mask_broadcastd_epi32(s, 0x0f00, read_head(at + next[1]));
-  return _mm512_mask_broadcastd_epi32(s, 0xf000, read_head(at + next[2]));
-}
-
-/* What four blocks, at `at` and `next` behind it, add to the sums of a row of weights, whose bytes are taken as 0 to 255. */
-INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const int64_t next[3], const Bytes *x) {
-  const __m512i low = _mm512_set1_epi8(15);
-  __m512i heads = read_heads(at, next), q = read_four(at + (kind == Q4_1 ? 4 : 2), next), more;
-  if (FOUR_BITS(kind)) more = _mm512_and_si512(_mm512_srli_epi16(q, 4), low), q = _mm512_and_si512(q, low);
-  else {
-    const __m512i up = _mm512_set1_epi8((char)128);
-    more = _mm512_xor_si512(read_four(at + 18, next), up), q = _mm512_xor_si512(q, up);
-  }
-  vec scale = read_halves(_mm512_slli_epi32(heads, 16)), plus = kind == Q4_1 ? read_halves(heads) : scale;
-#pragma GCC unroll 8
-  for (int c = 0; c < wide; c++) {
-    __m512i start = _mm512_loadu_si512(x[c].start), all = kind == Q4_1 ? _mm512_setzero_si512() : start;
-    vec by = (vec)_mm512_loadu_ps(x[c].scale);
-    all = _mm512_dpbusd_epi32(all, q, _mm512_loadu_si512(x[c].x[0]));
-    all = _mm512_dpbusd_epi32(all, more, _mm512_loadu_si512(x[c].x[1]));
-    if (kind == Q4_1) sum[c] += (vec)_mm512_cvtepi32_ps(start) * by * plus;
-    sum[c] += (vec)_mm512_cvtepi32_ps(all) * (by * scale);
-  }
-}
-#else
-#define GROUP 1
-typedef __m256 total;
-#define add_total add_eight
-INLINE void write_bytes(int kind, int part, const uint16_t *low, Bytes *to) {
+INLINE void write_bytes(const uint16_t *low, Bytes *to) {
   __m256i all = round_bytes(low, &to->scale), eight = add_fours(all, 8);
   _mm256_storeu_si256((__m256i *)to->x, all);
   _mm256_storeu_si256((__m256i *)to->eight, eight);
@@ -260,8 +186,7 @@ INLINE __m256 read_half(const uint8_t *at) { /* an fp16 number in all lanes */
 }
 
 /* What a block adds to the sums of a row of weights. A signed byte is taken as its size, its sign goes to x. */
-INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const int64_t next[3], const Bytes *x) {
-  (void)next;
+INLINE void add_bytes(int kind, int wide, __m256 *sum, const uint8_t *at, const Bytes *x) {
   __m256i q = read_bytes(kind, at), large = FOUR_BITS(kind) ? q : _mm256_abs_epi8(q);
   __m256 scale = read_half(at), plus = kind == Q4_1 ? read_half(at + 2) : scale;
 #pragma GCC unroll 8
@@ -276,7 +201,6 @@ INLINE void add_bytes(int kind, int wide, total *sum, const uint8_t *at, const i
   }
 }
 #endif
-#endif
 
 INLINE void write_sum(const Job *job, int kind, int64_t i, int64_t row, float sum) {
   float y = sum * (kind == INT8 ? job->scale[i] : 1.0f);
@@ -284,32 +208,24 @@ INLINE void write_sum(const Job *job, int kind, int64_t i, int64_t row, float su
 }
 
 #if LANES >= 8
-INLINE int64_t byte_groups(int64_t k) { return (k / 32 + GROUP - 1) / GROUP; } /* of a row of x */
-
 /* multiply_tile where x lies in bytes. */
 INLINE void multiply_bytes(const Job *job, int kind, int deep, int wide, int64_t i, int64_t m, int64_t real) {
-  total sum[4][MOST] = {{{0}}};
+  __m256 sum[4][MOST] = {{{0}}};
   int64_t block = block_bytes(kind), blocks = job->k / 32, size = blocks * block;
-  int64_t ahead = (1 + 8192 / (deep * size)) * deep * size, b = 0;
-  const int64_t next[3] = {block, 2 * block, 3 * block}, left = blocks % GROUP - 1;
-  const int64_t last[3] = {left > 0 ? block : 0, left > 1 ? 2 * block : 0, 0}; /* x is zero beyond its end */
+  int64_t ahead = (1 + 8192 / (deep * size)) * deep * size;
   const uint8_t *w = job->weight + i * size;
-  const Bytes *x = (const Bytes *)job->laid + m * byte_groups(job->k);
-  for (; b + GROUP <= blocks; b += GROUP, w += GROUP * block, x += wide)
+  const Bytes *x = (const Bytes *)job->laid + m * blocks;
+  for (int64_t b = 0; b < blocks; b++, w += block, x += wide)
 #pragma GCC unroll 4
     for (int r = 0; r < deep; r++) {
-#pragma GCC unroll 4
-      for (int64_t line = 0; line < GROUP * block; line += 64) __builtin_prefetch(w + r * size + ahead + line);
-      add_bytes(kind, wide, sum[r], w + r * size, next, x);
+      __builtin_prefetch(w + r * size + ahead);
+      add_bytes(kind, wide, sum[r], w + r * size, x);
     }
-  if (b < blocks)
-#pragma GCC unroll 4
-    for (int r = 0; r < deep; r++) add_bytes(kind, wide, sum[r], w + r * size, last, x);
 #pragma GCC unroll 4
   for (int r = 0; r < deep; r++)
 #pragma GCC unroll 8
     for (int c = 0; c < wide; c++)
-      if (c < real) write_sum(job, kind, i + r, m + c, add_total(sum[r][c]));
+      if (c < real) write_sum(job, kind, i + r, m + c, add_eight(sum[r][c]));
 }
 
 /* Vectors of numbers of 16 bits, and of the sums of their products. */
@@ -527,7 +443,8 @@ INLINE void multiply_square(const Job *job, int64_t i, int64_t m, int64_t real) 
 
 #if defined(__AVX512BF16__)
 #include "row_tiles.c"
-#define UNIT(job) (how_laid(job) != IN_TILES ? 4 : (job)->rows > FEW ? PANEL : 16)
+#include "row_ggml.c"
+#define UNIT(job) (how_laid(job) < IN_TILES ? 4 : how_laid(job) == IN_TILES && (job)->rows > FEW ? PANEL : 16)
 #else
 #define UNIT(job) 4
 #endif
@@ -629,6 +546,7 @@ static int multiply_part(const Job *job, int64_t from, int64_t to) {
   int laid = how_laid(job);
 #if defined(__AVX512BF16__)
   if (laid == IN_TILES) return multiply_tiles(job, from, to);
+  if (laid == IN_BLOCKS) return multiply_ggml(job, from, to), 0;
 #endif
   int64_t most = widest(laid), block = laid == IN_WORDS && job->k < 6144 ? 24576 / job->k / 4 * 4 : 4;
   for (int64_t next = from; next < to; next += block) /* the weights of these rows stay in the cache */
@@ -670,18 +588,17 @@ static void lay_out_group(const Job *job, int64_t m) {
   void *to = job->laid;
   int64_t k = job->k, wide = choose_width(laid, job->rows - m), real = job->rows - m < wide ? job->rows - m : wide;
 #if defined(__AVX512BF16__)
-  if (laid == IN_TILES) {
-    for (int64_t c = 0; c < real; c++) lay_out_row(job, m + c);
+  if (laid == IN_TILES || laid == IN_BLOCKS) {
+    for (int64_t c = 0; c < real; c++) (laid == IN_TILES ? lay_out_row : lay_out_blocks)(job, m + c);
     return;
   }
 #endif
 #if LANES >= 8
   if (laid == IN_BYTES) {
-    Bytes *bytes = (Bytes *)to + m * byte_groups(k);
-    memset(bytes, 0, (size_t)(wide * byte_groups(k)) * sizeof(Bytes));
+    Bytes *bytes = (Bytes *)to + m * k / 32;
+    memset(bytes, 0, (size_t)(wide * k / 32) * sizeof(Bytes));
     for (int64_t c = 0; c < real; c++)
-      for (int64_t b = 0; b < k / 32; b++)
-        write_bytes(job->kind, b % GROUP, (const uint16_t *)job->x + (m + c) * k + 32 * b, bytes + b / GROUP * wide + c);
+      for (int64_t b = 0; b < k / 32; b++) write_bytes((const uint16_t *)job->x + (m + c) * k + 32 * b, bytes + b * wide + c);
     return;
   }
 #endif

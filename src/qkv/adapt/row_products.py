@@ -16,7 +16,8 @@ from qkv.errors import QkvError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the kind of a matrix that is a plain tensor
 KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5}  # as row_products.c numbers them
-ROUNDED = {2: (32, 127), 3: (1024, 16383), 4: (64, 127)}  # by how it lays out an x: numbers with one scale, greatest
+# by how it lays out an x: numbers with one scale, the greatest of them
+ROUNDED = {2: (32, 127), 3: (1024, 16383), 4: (64, 127), 5: (32, 127)}
 # rows; with more, the matrix is unpacked once; of bf16 oneDNN's packed copy is then read faster (bench/linear.py)
 MOST = {"fp32": 32, "bf16": 1, "int8": 32, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
 FEW, FEW_TOKENS = 16, 4  # rows of bf16, and of a prompt, up to which a CPU with AVX-512's units but no AMX reads faster
@@ -41,16 +42,17 @@ def lacks_bf16_products() -> bool:
 def most_rows(kind: str, numbers: int, *, low: bool, tokens: int = 1) -> int:
     """The rows up to which a kernel multiplies with a matrix of so many numbers, where so many are of one text.
 
-    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without either has nothing faster in int8.
-    `low`: the rows are bf16.
+    MKL is faster with the tokens of a prompt in fp32, and AMX in bf16; a CPU without either has nothing faster in 8 or
+    4 bits. `low`: the rows are bf16.
     """
-    if kind == "int8" and low and (lacks_bf16_products() or (has_bf16_units() and not has_unit("amx_bf16"))):
+    units, few = has_bf16_units() and not has_unit("amx_bf16"), kind not in DTYPES.values()
+    if low and ((few and units) or (kind == "int8" and lacks_bf16_products())):
         return EVERY
     if kind == "bf16" and lacks_bf16_products():
         return MOST["int8"]
     if kind == "bf16" and numbers <= SMALL and has_bf16_units() and (tokens == 1 or not has_unit("amx_bf16")):
         return MOST["int8"]
-    if kind == "bf16" and has_bf16_units() and not has_unit("amx_bf16"):
+    if kind == "bf16" and units:
         return FEW if tokens == 1 else FEW_TOKENS
     return 0 if kind == "fp32" and tokens > 1 else MOST[kind]
 
@@ -83,7 +85,7 @@ def check_library(found: Library) -> None:
     """QkvError where a kernel says something else than the formula written out, on small random numbers."""
     draw = torch.Generator().manual_seed(0)
     for kind in KINDS:
-        n, k = {"fp32": (13, 80), "bf16": (13, 96), "int8": (77, 1184)}.get(kind, (13, 224))
+        n, k = {"fp32": (13, 80), "bf16": (13, 96), "int8": (77, 1184)}.get(kind, (21, 736))
         weight, scale = draw_matrix(kind, n, k, draw)
         for dtype in (torch.float32, torch.bfloat16):
             if (kind, dtype) in (("bf16", torch.float32), ("fp32", torch.bfloat16)):
@@ -92,7 +94,7 @@ def check_library(found: Library) -> None:
             few = kind not in DTYPES.values()
             if few and not torch.equal(unpack(found, kind, weight, scale, dtype), open_weight.to(dtype)):
                 raise QkvError("the compiled kernel unpacks {kind} wrongly for {isa}", kind=kind, isa=found.isa)
-            for rows in (1, 3, 4, 9, *((2, 65, 68, 131) if kind == "int8" else ())):
+            for rows in (1, 2, 3, 4, 9, *((65, 68, 131) if few else ())):
                 x, bias = (torch.randn(*s, generator=draw).to(dtype) for s in ((rows, k), (n,)))
                 got = multiply(found, x, Matrix(kind, weight, scale, bias)).double()
                 read, held = round_input(found, kind, x).double(), open_weight.double()

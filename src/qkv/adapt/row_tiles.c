@@ -14,11 +14,14 @@
 #define DEEP 4
 #define WIDE 6
 
+/* As many bytes or a few more, so that neighbours do not fall upon the same lines of the cache. */
+static int64_t odd_lines(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
+
 static int64_t spans(int64_t k) { return (k + SPAN - 1) / SPAN; }
 
 /* Bytes of a row of x as it is laid out: its numbers, then for each span the scale, then what its sums begin with, as
    weights are taken as bytes that stand 128 too high. */
-static int64_t laid_row(int64_t k) { return (spans(k) * (SPAN + 8) + 63) / 64 * 64; }
+static int64_t laid_row(int64_t k) { return odd_lines(spans(k) * (SPAN + 8)); }
 
 static void lay_out_row(const Job *job, int64_t r) {
   const uint16_t *low = (const uint16_t *)job->x + r * job->k;
@@ -118,7 +121,8 @@ INLINE void write_outputs(const Job *job, int64_t i, int64_t to, int64_t row, __
   const __mmask16 real = to - i >= 16 ? 0xffff : to > i ? (__mmask16)((1 << (to - i)) - 1) : 0;
   __m256i low = job->bias ? _mm256_maskz_loadu_epi16(real, (const uint16_t *)job->bias + i) : _mm256_setzero_si256();
   __m512 bias = (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(low), 16);
-  __m256bh out = _mm512_cvtneps_pbh(_mm512_fmadd_ps(sum, _mm512_maskz_loadu_ps(real, job->scale + i), bias));
+  __m512 scale = job->scale ? _mm512_maskz_loadu_ps(real, job->scale + i) : _mm512_set1_ps(1.0f);
+  __m256bh out = _mm512_cvtneps_pbh(_mm512_fmadd_ps(sum, scale, bias));
   _mm256_mask_storeu_epi16((uint16_t *)job->out + row * job->step + i, real, (__m256i)out);
 }
 
