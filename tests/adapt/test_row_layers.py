@@ -462,3 +462,10 @@ def test_experts_in_bf16_say_what_the_core_says(tokens, monkeypatch):
         off = [(core.dispatch(x[0], ids, weight, step).double() - want).square().mean() for core in (plain, twin)]
     assert off[1] <= 1.5 * off[0]
     assert calls or tokens == 50
+
+
+@pytest.mark.skipif(native.library() is None, reason="no compiler, or switched off")
+@pytest.mark.parametrize(("name", "kind"), [("linear_int8", "int8"), ("linear_int4", "Q4_0"), ("linear_bf16", "bf16")])
+def test_it_is_said_which_kernels_multiply_any_number_of_rows(name, kind):
+    many = row_products.most_rows(kind, row_products.SMALL + 1, low=True) == row_products.EVERY
+    assert ("any number" in row_layers.name_kernels()[name]) == many

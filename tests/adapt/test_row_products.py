@@ -249,14 +249,15 @@ def test_a_kernel_of_blocks_that_is_wrong_does_not_count(fresh, tmp_path, right,
 
 
 @able
+@pytest.mark.parametrize("kind", ["int8", "Q8_0", "Q4_0", "Q4_1"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_row_says_the_same_among_many(threads):
+def test_a_row_says_the_same_among_many(kind, threads):
     draw, before = torch.Generator().manual_seed(3), torch.get_num_threads()
-    matrix, x = Matrix("int8", *draw_matrix("int8", 1031, 480, draw)), torch.randn(97, 480, generator=draw).bfloat16()
+    matrix, x = Matrix(kind, *draw_matrix(kind, 1031, 736, draw)), torch.randn(197, 736, generator=draw).bfloat16()
     want = multiply(here, x, matrix)
     try:
         torch.set_num_threads(threads)
-        for first, end in ((0, 97), (0, 33), (11, 50), (60, 97)):
+        for first, end in ((0, 197), (0, 97), (0, 33), (11, 50), (60, 97), (70, 72), (196, 197)):
             assert torch.equal(multiply(here, x[first:end], matrix), want[first:end])
             both = multiply_together(here, x[first:end], (matrix, matrix))
             assert all(torch.equal(one, want[first:end]) for one in both)

@@ -308,8 +308,8 @@ def name_kernels() -> dict[str, str]:
     found = native.library()
     most = row_products.MOST | {"bf16": row_products.most_rows("bf16", row_products.SMALL + 1, low=True)}
     small = {"bf16": f", of small matrices {most['int8']}"} if row_products.has_bf16_units() else {}
-    if row_products.most_rows("int8", 0, low=True) == row_products.EVERY:
-        small["int8"] = ", of bf16 any number"
+    small |= {kind: ", of bf16 any number" for kind in most
+              if row_products.most_rows(kind, 0, low=True) == row_products.EVERY}
     own = {kind: f"row_products.c (rows <= {most[kind]}{small.get(kind, '')}), " if found else "" for kind in most}
     packed = "oneDNN" if onednn_linear.has_bf16_products() else "F.linear in fp32"
     few = {"int8": "_weight_int8pack_mm", "Q4_0": "_weight_int4pack_mm_for_cpu"}
