@@ -9,7 +9,8 @@
 #define ALONE 2 /* rows of x for which rows of weights are read by themselves */
 
 /* Bytes of a row of x as it is laid out: of each four blocks the first halves, then the second ones; then for each block
-   the scale, then what its sums begin with, as weights are taken as too high, or of Q4_1 the sum of its numbers. */
+   its scale, then what its sums begin with, which makes up for weights that are not below 0, or of Q4_1 the sum of its
+   numbers. */
 static int64_t laid_numbers(int64_t k) { return (k + 127) / 128 * 128; }
 static int64_t laid_blocks(int64_t k) { return odd_lines(laid_numbers(k) + k / BLOCK * 8); }
 INLINE int64_t place_of(int64_t block) { return block / 4 * 128 + block % 4 * 16; } /* of its first half */
@@ -36,7 +37,7 @@ static void lay_out_blocks(const Job *job, int64_t r) {
   }
 }
 
-/* Numbers as read: those below 0 are made higher, and of 4 bits the second halves are taken apart. */
+/* Numbers as unsigned bytes: signed ones 128 higher; of 4 bits the low nibbles come first and the high ones second. */
 INLINE void open_numbers(int kind, __m512i *first, __m512i *second) {
   const __m512i low = _mm512_set1_epi8(15), up = _mm512_set1_epi8((char)128);
   if (kind == Q8_0) *first = _mm512_xor_si512(*first, up), *second = _mm512_xor_si512(*second, up);
@@ -159,17 +160,20 @@ INLINE __m512i multiply_block(const __m512i q[8], const uint8_t *x) {
   return _mm512_add_epi32(all[0], all[1]);
 }
 
-/* 16 rows of weights with `count` rows of x from m on, a block of all of them after another; their fp16 numbers are read
-   first, in the order of memory. */
-INLINE void multiply_transposed(const Job *job, int kind, const uint8_t *const rows[16], int64_t m, int64_t count, __m512 *sum) {
-  const int64_t blocks = job->k / BLOCK, size = block_bytes(kind), row = laid_blocks(job->k);
-  const uint8_t *x = (const uint8_t *)job->laid + m * row;
-  int32_t heads[blocks][16];
+/* The fp16 numbers of each block of 16 rows of weights, read in the order of memory. */
+static void gather_heads(const uint8_t *const rows[16], int64_t blocks, int64_t size, int32_t heads[][16]) {
   for (int n = 0; n < 16; n++)
     for (int64_t b = 0; b < blocks; b++) {
       __builtin_prefetch(rows[n] + b * size + 8192);
       memcpy(heads[b] + n, rows[n] + b * size, 4);
     }
+}
+
+/* 16 rows of weights, with their fp16 numbers, and `count` rows of x from m on: a block of all of them after another. */
+INLINE void multiply_transposed(const Job *job, int kind, const uint8_t *const rows[16], const int32_t heads[][16], int64_t m,
+                                int64_t count, __m512 *sum) {
+  const int64_t blocks = job->k / BLOCK, size = block_bytes(kind), row = laid_blocks(job->k);
+  const uint8_t *x = (const uint8_t *)job->laid + m * row;
   for (int64_t c = 0; c < count; c++) sum[c] = _mm512_setzero_ps();
   for (int64_t b = 0; b < blocks; b++) {
     __m512i q[8];
@@ -187,24 +191,27 @@ INLINE void multiply_transposed(const Job *job, int kind, const uint8_t *const r
   }
 }
 
-INLINE void multiply_blocks(const Job *job, int kind, const uint8_t *const rows[16], int64_t m, int64_t count, __m512 *sum) {
-  if (count > ALONE) multiply_transposed(job, kind, rows, m, count, sum);
+INLINE void multiply_blocks(const Job *job, int kind, const uint8_t *const rows[16], const int32_t heads[][16], int64_t m,
+                            int64_t count, __m512 *sum) {
+  if (count > ALONE) multiply_transposed(job, kind, rows, heads, m, count, sum);
   else if (count == 2) multiply_alone(job, kind, rows, 2, m, sum);
   else multiply_alone(job, kind, rows, 1, m, sum);
 }
 
 /* The outputs from `from` on, before `to`, of all rows. */
 static void multiply_ggml(const Job *job, int64_t from, int64_t to) {
-  const int64_t size = job->k / BLOCK * block_bytes(job->kind);
+  const int64_t blocks = job->k / BLOCK, block = block_bytes(job->kind);
+  int32_t heads[blocks][16];
   for (int64_t i = from; i < to; i += 16) {
     const uint8_t *rows[16];
-    for (int n = 0; n < 16; n++) rows[n] = job->weight + (i + n < to ? i + n : to - 1) * size;
+    for (int n = 0; n < 16; n++) rows[n] = job->weight + (i + n < to ? i + n : to - 1) * blocks * block;
+    if (job->rows > ALONE) gather_heads(rows, blocks, block, heads);
     for (int64_t m = 0; m < job->rows; m += TOGETHER) {
       int64_t count = job->rows - m < TOGETHER ? job->rows - m : TOGETHER;
       __m512 sum[TOGETHER];
-      if (job->kind == Q8_0) multiply_blocks(job, Q8_0, rows, m, count, sum);
-      else if (job->kind == Q4_0) multiply_blocks(job, Q4_0, rows, m, count, sum);
-      else multiply_blocks(job, Q4_1, rows, m, count, sum);
+      if (job->kind == Q8_0) multiply_blocks(job, Q8_0, rows, heads, m, count, sum);
+      else if (job->kind == Q4_0) multiply_blocks(job, Q4_0, rows, heads, m, count, sum);
+      else multiply_blocks(job, Q4_1, rows, heads, m, count, sum);
       for (int64_t c = 0; c < count; c++) write_outputs(job, i, to, m + c, sum[c]);
     }
   }

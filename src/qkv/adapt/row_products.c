@@ -8,7 +8,8 @@
    Sums are in fp32. Each is added up in one order, whatever the number of rows and threads, so that a row has the same
    result in any company. Where the processor has AVX2, an x in bf16 is rounded to whole numbers to be multiplied with
    whole numbers: to 16 bits with a scale for each 1,024 of a row for INT8, to bytes with a scale for each 32 for the others.
-   Where it multiplies bytes, that is row_tiles.c and row_ggml.c. Turned into fp32 or bf16, such weights would take twice to five times as long as memory does. */
+   Where it multiplies bytes, that is row_tiles.c and row_ggml.c. Converting such weights to fp32 or bf16 would take two to
+   five times as long as reading them. */
 
 #include "vectors.h"
 

@@ -14,7 +14,7 @@
 #define DEEP 4
 #define WIDE 6
 
-/* As many bytes or a few more, so that neighbours do not fall upon the same lines of the cache. */
+/* Bytes rounded up to an odd number of cache lines, so that neighbouring rows fall into different sets of the cache. */
 static int64_t odd_lines(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 
 static int64_t spans(int64_t k) { return (k + SPAN - 1) / SPAN; }
