@@ -4,8 +4,8 @@ Pairs: a sum and its result, a string backwards, a noun and its plural, a word a
 digits, a date and how ISO 8601 writes it; judged by the share of new rows that come out exactly.
 Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), which animal does something to the
 other (active and passive, English and Chinese), the last of two verdicts, some of them negated, whether a second text
-follows from a first; judged by accuracy beside TF-IDF with logistic regression over words (one and two) and over
-letters (up to four together, within words).
+follows from a first (English and Chinese), whether a string is a palindrome; judged by accuracy beside TF-IDF with
+logistic regression over words (one and two) and over letters (up to four together, within words).
     python bench/own_words.py --seconds 60 --peers ENV/bin/python
 """
 
@@ -170,9 +170,38 @@ def make_inferences(lot: random.Random) -> Rows:
     return [pair() for _ in range(1600)]
 
 
+def make_chinese_inferences(lot: random.Random) -> Rows:
+    """The same in Chinese, of who has a thing now: about 1,200 pairs."""
+    people = ["小明", "小红", "小刚", "小丽", "小华", "小强", "老王", "老李", "老张", "小芳"]
+    things = ["书", "笔", "苹果", "球", "花", "帽子", "钥匙", "雨伞"]
+    ways = ("{a}把{t}给了{b}", "{a}送给{b}一个{t}", "{b}从{a}那里拿走了{t}", "{t}被{a}交给了{b}")
+    said = {"是": ("{t}在{b}手里", "{b}有{t}"), "否": ("{t}还在{a}手里", "{b}没有{t}"),
+            "不知道": ("{u}在{b}手里", "{a}有{u}")}
+
+    def pair() -> tuple[str, str]:
+        (a, b), (t, u), label = lot.sample(people, 2), lot.sample(things, 2), lot.choice([*said])
+        return "\t".join(lot.choice(way).format(a=a, b=b, t=t, u=u) for way in (ways, said[label])), label
+
+    return [pair() for _ in range(1600)]
+
+
+def make_palindromes(lot: random.Random) -> Rows:
+    """Strings of 8 to 11 letters: half of them are the same from the end, the others but for one letter."""
+    def string() -> tuple[str, str]:
+        half, middle = lot.choices("abcdefgh", k=lot.randint(4, 5)), lot.choices("abcdefgh", k=lot.randint(0, 1))
+        other, label = half[::-1], lot.choice(("yes", "no"))
+        if label == "no":
+            place = lot.randrange(len(other))
+            other[place] = lot.choice([letter for letter in "abcdefgh" if letter != other[place]])
+        return "".join(half + middle + other), label
+
+    return [string() for _ in range(3000)]
+
+
 LABELS: dict[str, Callable[[random.Random], Rows]] = {
     "languages": make_languages, "agents": make_agents, "agents in Chinese": make_chinese_agents,
-    "verdicts": make_verdicts, "inferences": make_inferences}
+    "verdicts": make_verdicts, "inferences": make_inferences,
+    "inferences in Chinese": make_chinese_inferences, "palindromes": make_palindromes}
 PAIRS: dict[str, Callable[[random.Random], Rows]] = {
     "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "sounds": make_sounds,
     "numerals": make_numerals, "dates": make_dates}

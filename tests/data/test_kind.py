@@ -211,6 +211,31 @@ def test_two_texts_beside_a_label_are_read_together_which_is_noted() -> None:
     assert find_kind(["untitled.tsv"], {"columns": [2, 0]}).data["columns"] == [2, 0]
 
 
+def test_words_beside_a_text_are_noted_and_may_be_read_with_it() -> None:
+    words = cycle([f"{a}{b}" for a in ("red", "blue", "green", "black") for b in "xyz"])
+    found = find_kind([put("member.tsv", table(EN, words, cycle(["in", "out"])))], {})
+    assert found.data["columns"] == [0, 2]
+    (note,) = map(str, found.notes)
+    assert note.startswith("column 2 is not read")
+    assert note.endswith("with column 1: data.columns='[0, 1, 2]'; to learn it as the label: data.columns='[0, 1]'")
+    found = find_kind(["member.tsv"], {"columns": [0, 1, 2]})
+    assert [str(note).partition(" are ")[0] for note in found.notes] == ["column 1 and column 2"]
+    rows = [{"text": a, "topic": f"{b}{i}", "label": i % 2} for i, (a, b) in enumerate(zip(EN, words, strict=True))]
+    (note,) = map(str, find_kind([put("topics.jsonl", lines(*rows))], {}).notes)
+    assert note.endswith("""with text: data.keys='["text", "topic", "label"]'""")
+    for name, second in (("years.tsv", cycle(["1999", "2000", "2001"])), ("one.tsv", ["web"] * len(EN))):
+        assert find_kind([put(name, table(EN, second, cycle(["in", "out"])))], {}).notes == ()
+
+
+def test_a_second_text_may_come_several_times_and_be_short_in_chinese() -> None:
+    few = [EN[i // 6] for i in range(len(EN))]
+    assert find_kind([put("said.tsv", table(EN, few, cycle(["yes", "no"])))], {}).data["columns"] == [0, 1, 2]
+    short = [f"{zh[:3]}没有" for zh in ZH]
+    assert find_kind([put("短.tsv", table(ZH, short, cycle(["是", "否"], ZH)))], {}).data["columns"] == [0, 1, 2]
+    names = [f"{zh[0]}小{zh[2]}" for zh in ZH]
+    assert find_kind([put("名.tsv", table(ZH, names, cycle(["是", "否"], ZH)))], {}).data["columns"] == [0, 2]
+
+
 def test_texts_beside_those_that_are_read_are_noted() -> None:
     rows = [{"text": a, "by": f"{b} {i}", "why": f"{i} {b}", "label": i % 3} for i, (a, b) in enumerate(pairwise(EN))]
     found = find_kind([put("three.jsonl", lines(*rows))], {})

@@ -72,3 +72,10 @@ def test_two_texts_are_joined_for_a_model_that_judges_both(tmp_path: Path) -> No
         assert [row for _, row in read_labelled_rows(tmp_path / name, LABELS, texts="two")] == both
         found = [row for _, row in read_labelled_rows(tmp_path / name, LABELS)]
         assert [text.count("\t") for text, _ in found] == [0] * len(rows)
+
+
+def test_two_texts_are_joined_however_short_the_second_is(tmp_path: Path) -> None:
+    rows = [("red blue green", "red", LABELS[0]), ("blue black", "red", LABELS[1])] * 3
+    (tmp_path / "short.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    found = [row for _, row in read_labelled_rows(tmp_path / "short.tsv", LABELS, texts="two")]
+    assert found == [(f"{a}\t{b}", label) for a, b, label in rows]

@@ -72,7 +72,12 @@ def test_rows_of_single_words_are_learnt_letter_by_letter(kind: str, family: str
     assert found.get("tokenizer.bigrams", False) is (kind == "labels" and not unspaced)
     assert found["training.steps"] > usual["training.steps"] or unspaced
     assert choose(facts, family, tokenizer__kind="bpe")["tokenizer.kind"] == "bpe"
-    assert kind == "labels" or found["model.dropout"] == 0.1 < usual["model.dropout"]
+    assert found["model.dropout"] == 0.1 < usual["model.dropout"]
+    if kind == "labels":
+        assert [found[key] for key in ("model.layers", "training.optimizer", "training.lr")] == [2, "muon", 0.005]
+        few = choose(replace(facts, rows=199), family)
+        assert [few[key] for key in ("model.layers", "training.optimizer")] == [1, "adamw"]
+        assert few["training.steps"] >= 1500
 
 
 def test_labels_of_few_words_that_all_recur_go_by_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +85,13 @@ def test_labels_of_few_words_that_all_recur_go_by_their_order(monkeypatch: pytes
     facts = Facts("labels", "labels", 1000, 50_000, 50_000, 30, 0.0, 60)
     natural, ordered = (choose(replace(facts, once=once), "bert") for once in (0.1, 0.09))
     assert (natural["model.layers"], natural["model.dropout"], natural["training.word_dropout"]) == (1, 0.7, 0.2)
-    assert (ordered["model.width"], ordered["model.layers"], ordered["model.dropout"]) == (128, 2, 0.3)
+    assert (ordered["model.width"], ordered["model.layers"], ordered["model.dropout"]) == (128, 2, 0.1)
+    rates = "training.optimizer", "training.lr"
+    assert [ordered[key] for key in rates] == ["muon", 0.005] != [natural[key] for key in rates]
     assert "training.word_dropout" not in ordered
+    few = choose(replace(facts, once=0.09, rows=199), "bert")
+    assert [few[key] for key in ("model.width", "model.dropout", *rates)] == [128, 0.3, "adamw", 0.002]
+    assert "training.word_dropout" not in few
     assert ordered["training.steps"] > natural["training.steps"]
     assert choose(replace(facts, once=0.0, objective="similarity"), "bert")["model.layers"] == 1
 

@@ -19,6 +19,7 @@ MANY = 500  # labels; whether more are meant is asked
 FEW = 3  # rows that each label has, on average
 NARROW = 40  # columns of a terminal that a label takes at most
 SHORT = 12  # and what may be a label or a translation
+NAME = 8  # what the name of a person takes in Chinese
 CERTAIN = ("label", "labels", "class", "category", "标签", "类别")  # names of labels, whatever is below them
 TEXT_KEYS = ("text", "sentence", "content", "review", "document", "body", "comment", "文本", "句子", "内容", "评论")
 TWO_TEXTS = (  # which have one label together
@@ -67,11 +68,11 @@ class Column:
     def is_text(self) -> bool:
         """Whether many of its cells are different texts of several words, or of Chinese, and begin differently."""
         some = "".join([*self.counts][:20])
-        several = self.words >= 3 or any(c > "\u2e7f" for c in some)
+        chinese = any(c > "\u2e7f" for c in some)
         if 2 * sum(map(str.isalpha, some)) < len(some):  # dates
             return False
-        various = 5 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5
-        return several and various and self.width > SHORT
+        various = 10 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5
+        return (self.words >= 3 or chinese) and various and self.width > (NAME if chinese else SHORT)
 
     @property
     def is_measured(self) -> bool:
@@ -130,9 +131,10 @@ def decide_sides(place: str, columns: Sequence[Column], titles: Sequence[str], a
         others = [c for c in texts if c is not label] or [c for c in columns if c is not label]
         if label.different > MANY and objective != "labels":
             raise ask_sides(place, label, asked)
-        both = find_two_texts([c for c in columns if c is not label], by_name)
+        beside, named = [c for c in columns if c is not label], asked.data.get("columns") or asked.data.get("keys")
+        both = beside if named and len(beside) == 2 else find_two_texts(beside, by_name)
         texts = both or [max(others, key=lambda c: (c.is_text, c.width))]
-        return Sides("labels", texts, label, find_unread(columns, (*texts, label)))
+        return Sides("labels", texts, label, find_unread(columns, (*texts, label)), note_one_text(beside, texts, label))
     if not objective and len(rest) == 2:
         narrow = two.width <= SHORT and two.words <= 2 and one.width >= 2 * two.width
         if narrow and 2 <= two.different < 0.8 * two.rows:
@@ -210,6 +212,26 @@ def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
     """The note on texts that are not read."""
     return (Message("not read: {columns}; join the columns that belong together into one",
                     columns=join(", ", [c.name for c in columns])),) if columns else ()
+
+
+def note_one_text(beside: Sequence[Column], texts: Sequence[Column], label: Column) -> tuple[Message, ...]:
+    """The note on words beside the one text that is read: a second text, or other labels."""
+    others = [c for c in beside if c not in texts and not c.is_measured and c.different > 1]
+    if len(texts) > 1 or len(beside) != 2 or not others:
+        return ()
+
+    def set_columns(*some: Column) -> str:
+        keyed = not isinstance(label.name, Message)
+        names = json.dumps([c.name if keyed else c.index for c in some], ensure_ascii=False)
+        return f"data.{'keys' if keyed else 'columns'}='{names}'"
+
+    other, together = others[0], set_columns(*beside, label)
+    if not other.is_label:
+        return (Message("{other} is not read; to judge it together with {one}: {together}", other=other.name,
+                        one=texts[0].name, together=together),)
+    return (Message("{other} is not read; to judge it together with {one}: {together}; to learn it as the label: "
+                    "{alone}", other=other.name, one=texts[0].name, together=together,
+                    alone=set_columns(*texts, other)),)
 
 
 def note_two_texts(texts: Sequence[Column], data: Mapping[str, Any]) -> tuple[Message, ...]:

@@ -105,8 +105,9 @@ def find_sides(columns: Mapping[Any, Sequence[str]], labels: tuple[str, ...], *,
     if not rest or rank(label)[0] < FEWEST:
         return None
     measured = {str(key): measure_column(str(key), n, columns[key]) for n, key in enumerate(rest)}
-    if two and (both := find_two_texts([*measured.values()], measured)):
-        return *(rest[column.index] for column in both), label
+    if two and (both := rest if len(rest) == 2 else
+                [rest[c.index] for c in find_two_texts([*measured.values()], measured)]):
+        return *both, label
     text = max(rest, key=lambda key: (key in TEXT_KEYS, measured[str(key)].is_text, sum(map(len, columns[key]))))
     return text, label
 

@@ -16,6 +16,8 @@ UNSPACED = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")  # Chinese, 
 WORDS = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\s\u2e80-\u9fff\uf900-\ufaff]+")  # each Chinese character is one
 TYPICAL = 64  # tokens of a row of plain text that is timed
 ONCE = 0.1  # share of different words that occur once; natural texts have 0.17 to 0.8, templates filled in almost 0
+RECURRING = 0.3  # share of recurring words below which characters are learnt; a hundred sentences have 0.4 to 0.7
+ENOUGH = 200  # rows that show an order; what helps to find it is no better with fewer
 FEW_WORDS = 4  # texts of fewer have no four words together, which BLEU counts
 LABELLED = ("labels", "similarity", "choice")
 
@@ -39,8 +41,14 @@ class Facts:
 
     @property
     def ordered(self) -> bool:
-        """Whether labels go by the order of words, as each of them is in many texts."""
-        return self.objective == "labels" and self.once < ONCE
+        """Whether labels go by the order of words, as each is in many texts, or of letters, as hardly any is in two."""
+        letters = self.recurring < RECURRING and self.rows >= ENOUGH
+        return self.objective == "labels" and (self.once < ONCE or letters)
+
+    @property
+    def rates(self) -> str:
+        """Which rates are usual: those of the kind of data, or those of "ordered" labels of enough rows."""
+        return "ordered" if self.ordered and self.rows >= ENOUGH else self.kind
 
     def measure_row(self, each: float, longest: int) -> tuple[int, int]:
         """The tokens of an average row's source and target (0: none), at `each` characters a token, `longest` at most.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from qkv.messages import Message
-from qkv.training.facts import Facts
+from qkv.training.facts import RECURRING, Facts
 from qkv.training.machine import time_training_step
 from qkv.training.shape import Shape
 
@@ -21,6 +21,7 @@ USUAL: dict[str, dict[str, Any]] = {
               "metric": "bleu", "average": 3},
     "labels": {"optimizer": "adamw", "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.05,
                "metric": "label_accuracy"},  # and a rate that goes with the width
+    "ordered": {"optimizer": "muon", "lr": 0.005, "eps": 1e-8, "weight_decay": 0.05, "metric": "label_accuracy"},
     "plain text": {"optimizer": "muon", "lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1},
     "conversations": {"optimizer": "adamw", "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8},
     "hidden": {"optimizer": "adamw", "lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01},
@@ -34,7 +35,6 @@ LARGER = ((0, 64, 3), (0, 96, 3), (0, 128, 4), (3e6, 192, 5), (3e7, 256, 6))  # 
 TAUGHT = 2.5  # tokens, of sources too, that a larger model reads for each of its weights to be worth its time
 DROPOUT = ((7.0, 0.0), (30.0, 0.1), (math.inf, 0.2))  # of up to so many times through the data
 BIGRAMS = 8e4  # characters of Chinese text with labels, from which on bigrams come often enough
-RECURRING = 0.3  # share of recurring words below which characters are learnt; a hundred sentences have 0.4 to 0.7
 HIDDEN = ("masked", "prefixes", "spans", "denoise", "blanks")  # objectives that put back what a text lacks
 
 
@@ -101,7 +101,7 @@ class Planner:
         sizes = [one for one in SIZES.get(learnt, LARGER) if one[0] <= f.characters]
         wide = f.rows >= 1000 and f.unspaced < 0.2 and 40 * f.rows < f.characters < 5e6 and not f.ordered
         sizes += [WIDE] if wide and f.objective == "labels" and given["model.family"] == "bert" else []
-        why = Message("every word is in many texts, so their order counts too") if f.ordered else Message(
+        why = Message("words or letters recur in many texts, so their order counts") if f.ordered else Message(
             "the size that {characters:,} characters fill", characters=f.characters)
         shape = self.fit(sizes[-1])
         while len(sizes) > 1 and not given.keys() & {"model.width", "model.layers"}:
@@ -117,7 +117,7 @@ class Planner:
         self.choose("model.heads", shape.heads, Message("a divisor of the width"))
         if learnt == "text" and each == 1.0:
             self.choose("model.context", 128, Message("many short windows in a step teach more than a few long ones"))
-        if f.kind == "labels":
+        if f.rates == "labels":
             self.choose("training.lr", 0.002 if shape.width < WIDE[1] else 0.0007, Message("usual for this width"))
         if f.kind == "labels" and shape.family == "bert":
             shape = replace(shape, ffn=self.choose("model.ffn", min(256, 2 * shape.width), why))
@@ -138,9 +138,8 @@ class Planner:
 
     def choose_rate(self, width: int, *, new: bool) -> str:
         """Optimiser (given back) and rate: of a new model, or gentler of one that was trained before."""
-        f = self.facts
-        why = Message("usual for a new model")
-        usual = USUAL.get("hidden" if f.objective in HIDDEN else f.kind, USUAL["plain text"])
+        f, why = self.facts, Message("usual for a new model")
+        usual = USUAL.get("hidden" if f.objective in HIDDEN else f.rates, USUAL["plain text"])
         if not new:
             adapters = bool(self.given.get("training.lora.rank"))
             why = Message("usual for adapters") if adapters else Message("gentle, as the model was trained before")
@@ -212,12 +211,13 @@ class Planner:
         """The dropout of a new model of a width that reads its data so many times."""
         f, why = self.facts, Message("against learning {rows:,} rows by heart", rows=self.facts.rows)
         if f.kind == "labels":
-            dropout = (0.7 if width >= WIDE[1] else 0.5) if f.characters < 5e6 and not f.ordered else 0.3
+            dropout = 0.3 if f.ordered or f.characters >= 5e6 else 0.7 if width >= WIDE[1] else 0.5
+            dropout = 0.1 if f.rates == "ordered" else dropout  # more delays what follows rules
             if f.objective == "labels" and self.given["model.family"] == "bert" and not f.ordered:
                 self.choose("training.word_dropout", 0.2, why)  # order is lost with a word
         else:
             dropout = next(rate for most, rate in DROPOUT if passes < most)
-            dropout = min(0.1, dropout) if f.recurring < RECURRING else dropout  # more delays what follows rules
+            dropout = min(0.1, dropout) if f.recurring < RECURRING else dropout
         self.choose("model.dropout", dropout, why if dropout else Message(
             "so much text is read too few times to be learnt by heart"))
 
