@@ -125,6 +125,18 @@ def test_embed_keeps_empty_lines_in_place_and_lines_in_order(reads, monkeypatch,
         assert f["embedding"] == pytest.approx(qkv.load(reads).embed(f["text"]).tolist(), abs=1e-5)
 
 
+def test_two_texts_are_judged_together_by_a_model_that_learnt_so(reads, monkeypatch, capsys):
+    shown = [line.split("\t", 2)[2] for line in run(capsys, "classify", reads, "我", "苹果")[1].splitlines()]
+    assert shown == ["我", "苹果"]
+    model = qkv.load(reads)
+    monkeypatch.setattr(model, "config", {"two_texts": True})
+    monkeypatch.setattr("qkv.cli.common.Common.load_model", lambda *_: model)
+    (line,) = run(capsys, "classify", reads, "我", "苹果")[1].splitlines()
+    verdict = model.classify(("我", "苹果"))
+    assert line == f"{verdict.label}\t{verdict.probability:.4f}\t我\t苹果"
+    assert f"{100 * verdict.probability:.1f}%" in run(capsys, "look", reads, "我", "苹果", "--show", "labels")[1]
+
+
 def test_classify_says_label_probability_and_text(reads, monkeypatch, capsys):
     code, out, err = run(capsys, "classify", reads, "我喜欢苹果")
     verdict = qkv.load(reads).classify("我喜欢苹果")

@@ -81,6 +81,8 @@ def command(
     if empty := [t for t in text if not t.strip()]:
         raise QkvError("TEXT is empty ({empty!r}): there is nothing to look into", empty=empty[0])
     loaded = common.load_model(model, step)
+    from qkv.tasks.classify import join_judged
+
     if loaded.tokenizer is None:
         raise QkvError("{model}: has no tokenizer, so a text cannot become tokens; save one beside its weights",
                        model=model)
@@ -91,6 +93,7 @@ def command(
                            "where one with attention looked, qkv translate {model} TEXT what it writes", other=other,
                            model=model)
         return show_lstm(common, loaded, text, how)
+    text = join_judged(loaded, text)
     if how["figures"]:
         return write_figures(common, loaded, text, how)
     if serve:
@@ -101,7 +104,7 @@ def command(
     if show or silent:
         own = {"labels": loaded.spec.labels, "attention": True, "lens": loaded.spec.head}
         return show_readouts(common, loaded, text, show or tuple(name for name in own if own[name]), how)
-    from qkv.explore import scenes
+    from qkv.explore import alternatives, scenes
 
     found = [scenes.describe_text(loaded, make_question(loaded, line, how), how["word"] or "它", heads=common.json)
              for line in text]
@@ -111,12 +114,9 @@ def command(
         return common.emit({"title": Path(model).name, "scenes": found, "lang": common.lang, "html": html})
     if len(found) == 2:
         print_comparison(common, found)
-    if len(found) != 2 or common.verbose or how["layer"] or how["head"] or how["word"]:
-        for scene in found:
-            print_scene(common, scene, how)
+    for scene in found if len(found) != 2 or common.verbose or how["layer"] or how["head"] or how["word"] else ():
+        print_scene(common, scene, how)
     if len(text) == 1 and not html and common.is_interactive():
-        from qkv.explore import alternatives
-
         alternatives.walk_alternatives(loaded, text[0], common.say)
     return None
 

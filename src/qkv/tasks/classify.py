@@ -147,6 +147,12 @@ def count_texts(model: Model) -> Literal["one", "two", "all"]:
     return "two" if config.get("two_texts", config.get("model_type") != "qkv" and find_separator(model)) else "one"
 
 
+def join_judged(model: Model, texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts of a command, which a model that learnt to judge several together reads as one, with tabs between."""
+    together = (model.config or {}).get("two_texts") or is_multiple_choice(model) or needs_both_orders(model)
+    return ("\t".join(texts),) if together and len(texts) > 1 else tuple(texts)
+
+
 def find_task_tokens(model: Model) -> list[int]:
     """The ids of the tokens that open a text, stand between two, and end it; none where a decoder lacks one."""
     names = task_format.TASK_TOKENS if model.tokenizer and not model.spec.encoder else ()
