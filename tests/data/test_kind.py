@@ -223,7 +223,8 @@ def test_words_beside_a_text_are_noted_and_may_be_read_with_it() -> None:
     rows = [{"text": a, "topic": f"{b}{i}", "label": i % 2} for i, (a, b) in enumerate(zip(EN, words, strict=True))]
     (note,) = map(str, find_kind([put("topics.jsonl", lines(*rows))], {}).notes)
     assert note.endswith("""with text: data.keys='["text", "topic", "label"]'""")
-    for name, second in (("years.tsv", cycle(["1999", "2000", "2001"])), ("one.tsv", ["web"] * len(EN))):
+    for name, second in (("years.tsv", cycle(["1999", "2000", "2001"])), ("one.tsv", ["web"] * len(EN)),
+                         ("days.tsv", cycle(["2024-01-02", "2024-03-04", "2025-05-06"]))):
         assert find_kind([put(name, table(EN, second, cycle(["in", "out"])))], {}).notes == ()
 
 

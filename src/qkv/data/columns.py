@@ -65,11 +65,20 @@ class Column:
         return self.different >= 2 and self.rows >= FEW * self.different and self.width <= NARROW and self.words <= 5
 
     @property
+    def some(self) -> str:
+        """What stands in the first of its different cells."""
+        return "".join([*self.counts][:20])
+
+    @property
+    def is_written(self) -> bool:
+        """Whether letters make up most of it, as of no dates and numbers."""
+        return 2 * sum(map(str.isalpha, self.some)) >= len(self.some)
+
+    @property
     def is_text(self) -> bool:
         """Whether many of its cells are different texts of several words, or of Chinese, and begin differently."""
-        some = "".join([*self.counts][:20])
-        chinese = any(c > "\u2e7f" for c in some)
-        if 2 * sum(map(str.isalpha, some)) < len(some):  # dates
+        chinese = any(c > "\u2e7f" for c in self.some)
+        if not self.is_written:
             return False
         various = 10 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5
         return (self.words >= 3 or chinese) and various and self.width > (NAME if chinese else SHORT)
@@ -216,7 +225,7 @@ def note_unread(columns: Sequence[Column]) -> tuple[Message, ...]:
 
 def note_one_text(beside: Sequence[Column], texts: Sequence[Column], label: Column) -> tuple[Message, ...]:
     """The note on words beside the one text that is read: a second text, or other labels."""
-    others = [c for c in beside if c not in texts and not c.is_measured and c.different > 1]
+    others = [c for c in beside if c not in texts and c.is_written and c.different > 1]
     if len(texts) > 1 or len(beside) != 2 or not others:
         return ()
 
