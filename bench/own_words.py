@@ -4,8 +4,9 @@ Pairs: a sum and its result, a string backwards, a noun and its plural, a word a
 digits, a date and how ISO 8601 writes it; judged by the share of new rows that come out exactly.
 Labels: the language of a word of Multi30k (words of one language alone; QKV_DATA), which animal does something to the
 other (active and passive, English and Chinese), the last of two verdicts, some of them negated, whether a second text
-follows from a first (English and Chinese), whether a string is a palindrome; judged by accuracy beside TF-IDF with
-logistic regression over words (one and two) and over letters (up to four together, within words).
+follows from a first (English and Chinese), whether a string is a palindrome, and, without a rule, whether two sentences
+of Tatoeba mean the same; judged by accuracy beside TF-IDF with logistic regression over words (one and two) and over
+letters (up to four together, within words).
     python bench/own_words.py --seconds 60 --peers ENV/bin/python
 """
 
@@ -19,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +188,40 @@ def make_chinese_inferences(lot: random.Random) -> Rows:
     return [pair() for _ in range(1600)]
 
 
+def make_paraphrases(lot: random.Random, side: int = 0) -> Rows:
+    """Two sentences of Tatoeba: whether they have a translation in common; a sentence is in one row alone.
+
+    The second sentence of those that have none is among the likest to the first, by the words that both have.
+    """
+    of, alike, found = dict[str, set[str]](), dict[str, list[str]](), list[tuple[str, str]]()
+    path = Path(os.environ["QKV_DATA"], "mt", "tatoeba_cmn_eng", "cmn.txt")
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
+        if len(cells := line.split("\t")) > 1:
+            of.setdefault(cells[1 - side], set()).add(cells[side])
+    unit = re.compile(r"\w" if side else r"\w+")
+    words = {text: sorted({*unit.findall(text.lower())}) for text in sorted({t for some in of.values() for t in some})}
+    for text, some in words.items():
+        for word in some:
+            alike.setdefault(word, []).append(text)
+    same = {text: set[str]() for text in words}
+    for some in of.values():
+        for text in some:
+            same[text] |= some
+    free, first = set(words), [text for text in words if len(same[text]) > 1]
+    lot.shuffle(first)
+    for n, one in enumerate(first):
+        scores = Counter[str]()
+        for word in words[one] if n % 2 and one in free else ():
+            for text in alike[word] if len(alike[word]) < 2000 else ():
+                scores[text] += len(alike[word]) ** -0.5  # type: ignore[assignment]
+        others = [text for text, _ in scores.most_common(20)] if n % 2 else sorted(same[one])
+        others = [text for text in others if text in free and text != one and (text in same[one]) != bool(n % 2)][:5]
+        if one in free and others:
+            free -= {one, other := lot.choice(others)}
+            found.append((f"{one}\t{other}", "different" if n % 2 else "same"))
+    return found
+
+
 def make_palindromes(lot: random.Random) -> Rows:
     """Strings of 8 to 11 letters: half of them are the same from the end, the others but for one letter."""
     def string() -> tuple[str, str]:
@@ -201,7 +238,8 @@ def make_palindromes(lot: random.Random) -> Rows:
 LABELS: dict[str, Callable[[random.Random], Rows]] = {
     "languages": make_languages, "agents": make_agents, "agents in Chinese": make_chinese_agents,
     "verdicts": make_verdicts, "inferences": make_inferences,
-    "inferences in Chinese": make_chinese_inferences, "palindromes": make_palindromes}
+    "inferences in Chinese": make_chinese_inferences, "palindromes": make_palindromes,
+    "paraphrases": make_paraphrases, "paraphrases in Chinese": partial(make_paraphrases, side=1)}
 PAIRS: dict[str, Callable[[random.Random], Rows]] = {
     "sums": make_sums, "backwards": make_backwards, "plurals": make_plurals, "sounds": make_sounds,
     "numerals": make_numerals, "dates": make_dates}

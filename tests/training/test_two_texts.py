@@ -65,8 +65,8 @@ def check_rows(run: Run) -> Assembly:
     a = assemble(run, device="cpu")
     kinds = a.model.spec.stack.segments > 1
     for ids, segments in read_batches(a).items():
-        first, second = (a.model.tokenizer.decode([i for i, kind in zip(ids, segments, strict=True) if kind == half])
-                         for half in (0, 1))
+        halves = [[i for i, kind in zip(ids, segments, strict=True) if kind % 2 == half] for half in (0, 1)]
+        first, second = map(a.model.tokenizer.decode, halves)
         assert first.startswith("the ")
         assert second.startswith("a ")
     want = dict[tuple[int, ...], list[int]]()
@@ -83,10 +83,43 @@ def make_run(tmp_path: Path, *words: str) -> Run:
     return from_files([write_rows(tmp_path / "nli.tsv")], [*BASE, *words])
 
 
-@pytest.mark.parametrize("words", [(), ("tokenizer.kind='char'",), ("tokenizer.kind='bpe'", "tokenizer.size=320")])
+@pytest.mark.parametrize("words", [(), ("tokenizer.kind='char'",), ("tokenizer.kind='bpe'", "tokenizer.size=320"),
+                                   ("model.segments=2",)])  # fmt: skip
 def test_training_reads_two_texts_as_classify_does(words: tuple[str, ...], tmp_path: Path) -> None:
     a = check_rows(make_run(tmp_path, *words))
-    assert (a.model.config or {})["two_texts"]
+    config = a.model.config or {}
+    assert config["two_texts"]
+    marked = "segments" not in str(words)
+    assert (a.model.spec.stack.segments, config.get("shared_words", False)) == (4 if marked else 2, marked)
+
+
+def test_words_that_both_texts_have_are_marked(tmp_path: Path) -> None:
+    a = check_rows(make_run(tmp_path))
+    tokenizer = a.model.tokenizer
+    assert tokenizer is not None
+    ids, segments = with_segments(a.model, ("the red cat sees blue", "a red unseen dog sees strange red"))
+    said = dict(zip(map(tokenizer.lookup, ids), segments, strict=True))
+    assert ids.count(tokenizer.unk_id) == 2
+    assert {word for word, kind in said.items() if kind == 0} == {"[CLS]", "the", "cat", "blue"}
+    assert {word for word, kind in said.items() if kind == 1} == {"[SEP]", "a", "[UNK]", "dog"}
+    assert {word for word, kind in said.items() if kind == 3} == {"red", "sees"}
+    assert segments[2] == segments[ids.index(tokenizer.id("sees"))] == 2
+    assert with_segments(a.model, "the red cat red")[1] == [0] * 6, "one text shares nothing"
+    for row, kinds in read_batches(a).items():
+        first = {i for i, kind in zip(row, kinds, strict=True) if kind % 2 == 0}
+        second = {i for i, kind in zip(row, kinds, strict=True) if kind % 2}
+        shared = (first & second) - {tokenizer.sep_id, tokenizer.unk_id}
+        assert [kind >= 2 for kind in kinds] == [i in shared for i in row]
+
+
+def test_a_mark_on_shared_words_needs_two_texts_and_stays_in_what_goes_on_from_it(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("".join(f"{a}\t{label}\n" for a, _, label in ROWS), encoding="utf-8")
+    with pytest.raises(QkvError, match=r"model\.segments=4"):
+        assemble(from_files([tmp_path / "one.tsv"], [*BASE, "model.segments=4"]), device="cpu")
+    begun = assemble(make_run(tmp_path), device="cpu").model
+    begun.save(tmp_path / "begun")
+    again = check_rows(make_run(tmp_path, f"base={tmp_path / 'begun'}"))
+    assert (again.model.config or {})["shared_words"]
 
 
 @pytest.mark.parametrize("segments", [1, 2])
@@ -106,7 +139,8 @@ def test_words_that_are_left_out_leave_two_texts(tmp_path: Path) -> None:
     a = assemble(make_run(tmp_path, "training.word_dropout=0.5", "training.rare_words=2.0"), device="cpu")
     sep = a.model.tokenizer.sep_id  # type: ignore[union-attr]
     for ids, segments in read_batches(a).items():
-        assert (ids.count(sep), segments) == (2, [0] * (ids.index(sep) + 1) + [1] * (len(ids) - ids.index(sep) - 1))
+        halves = [kind % 2 for kind in segments]
+        assert (ids.count(sep), halves) == (2, [0] * (ids.index(sep) + 1) + [1] * (len(ids) - ids.index(sep) - 1))
 
 
 def test_rows_on_disk_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """From lists of ids to the tensors of one training step; padding is on the right."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -165,6 +165,16 @@ def collate_masked(
         return batch
     ends = (batch.target == separator).long()
     return replace(batch, segments=(ends.cumsum(1) - ends).clamp_max(1))  # a separator belongs to what it ends
+
+
+def mark_shared(ids: Tensor, segments: Tensor, special: Iterable[int | None]) -> Tensor:
+    """The segments of two texts [B, T], 2 more where the other text has the same token (Chen et al. 2017, section 3.2).
+
+    `special` tokens are never marked.
+    """
+    same = (ids[:, :, None] == ids[:, None]) & (segments[:, :, None] != segments[:, None])  # B T T
+    plain = ~torch.isin(ids, torch.tensor([i for i in special if i is not None], device=ids.device))  # B T
+    return segments + 2 * (same.any(-1) & plain)
 
 
 def add_labels(batch: Batch, classes: Sequence[int], *, orders: int = 1, choices: int = 1) -> Batch:

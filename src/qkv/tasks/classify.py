@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.core.model import Transformer
 from qkv.core.step import Inputs
+from qkv.data import collate
 from qkv.errors import QkvError
 from qkv.messages import Message
 from qkv.tasks import task_format
@@ -185,7 +186,16 @@ def find_separator(model: Model) -> str:
 def find_segments(model: Model, ids: Sequence[int]) -> list[int]:
     """The segment of each id: 1 behind the first separator, where an encoder distinguishes two texts."""
     tokenizer, kinds = model.tokenizer, model.spec.stack.segments > 1
-    return task_format.number_segments(ids, tokenizer.sep_id if tokenizer and kinds and find_separator(model) else None)
+    sep = tokenizer.sep_id if tokenizer and kinds and find_separator(model) else None
+    return add_marks(model, ids, task_format.number_segments(ids, sep))
+
+
+def add_marks(model: Model, ids: Sequence[int], segments: list[int]) -> list[int]:
+    """The segments of ids, for a model that learnt so with a mark on each word that both texts have."""
+    if not (model.config or {}).get("shared_words") or model.tokenizer is None:
+        return segments
+    marked = collate.mark_shared(torch.tensor([ids]), torch.tensor([segments]), model.tokenizer.special_ids)
+    return marked[0].tolist()
 
 
 def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
@@ -202,4 +212,4 @@ def with_segments(model: Model, line: Any) -> tuple[list[int], list[int]]:
     first, second = (tokenizer.encode(part, special=False) if isinstance(part, str) else part for part in line)
     between = separator.count(tokenizer.roles["sep"])
     ids, segments = task_format.format_pair(first, second, cls=tokenizer.cls_id, sep=tokenizer.sep_id, between=between)
-    return ids, segments if kinds else [0] * len(ids)
+    return ids, add_marks(model, ids, segments) if kinds else [0] * len(ids)

@@ -120,6 +120,8 @@ def build_model(
     if labels:
         both = {"both_orders": True} if objective.name == "similarity" else {}
         both |= {"two_texts": True} if run.data and run.data.two_texts else {}
+        shared = run.model.segments > 2 or (begun and (begun.config or {}).get("shared_words"))
+        both |= {"shared_words": True} if shared and "two_texts" in both else {}
         model.config = label_config(model.spec, labels) | both
     return model
 

@@ -88,6 +88,8 @@ def refuse_misfits(run: Run, splits: Splits, objective: Objective, model: Model)
         (run.data and run.data.two_texts and objective.answers != "labels",
          Message("{name}: two texts and a label are read of each row, which objective {name2!r} cannot learn; name two "
                  "columns or keys", name=run.name, name2=objective.name)),
+        (run.model.segments > 2 and "shared_words" not in (model.config or {}),
+         Message("model.segments=4: it works only with two texts that have one label, and a new bert; remove it")),
         (s.rare_words and not objective.labels_texts,
          Message("training.rare_words={rare_words}: it works only with labelled texts; remove it",
                  rare_words=s.rare_words)),

@@ -38,6 +38,7 @@ class Facts:
     recurring: float = 1.0  # the share of words that occur more than once, on the side where fewer do
     metric: str = "bleu"  # of pairs
     once: float = 1.0  # the share of different words that occur once, in sources with labels
+    two_texts: bool = False  # whether a label is that of two texts
 
     @property
     def ordered(self) -> bool:
@@ -93,7 +94,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
                  min(measure_recurring(side) for side in (sources, targets)),
                  choose_metric(list(zip(sources, targets, strict=True))) if targets else "bleu",
-                 measure_once(sources) if labelled else 1.0)
+                 measure_once(sources) if labelled else 1.0, labelled and all("\t" in text for text in sources))
 
 
 def count_unspaced(text: str) -> int:

@@ -19,8 +19,7 @@ SURE = 3e9  # floating-point operations a second that any machine does: shorter 
 USUAL: dict[str, dict[str, Any]] = {
     "pairs": {"optimizer": "muon", "lr": 0.005, "betas": (0.9, 0.98), "eps": 1e-8, "label_smoothing": 0.1,
               "metric": "bleu", "average": 3},
-    "labels": {"optimizer": "adamw", "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.05,
-               "metric": "label_accuracy"},  # and a rate that goes with the width
+    "labels": {"optimizer": "adamw", "eps": 1e-8, "weight_decay": 0.05, "metric": "label_accuracy"},  # lr by the width
     "ordered": {"optimizer": "muon", "lr": 0.005, "eps": 1e-8, "weight_decay": 0.05, "metric": "label_accuracy"},
     "plain text": {"optimizer": "muon", "lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1},
     "conversations": {"optimizer": "adamw", "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8},
@@ -57,10 +56,9 @@ class Planner:
 
     def choose(self, key: str, value: Any, why: Message) -> Any:
         """The given value of a setting, or this one, with its reason."""
-        if key in self.given:
-            return self.given[key]
-        self.choices.append(Choice(key, value, why))
-        return value
+        if key not in self.given:
+            self.choices.append(Choice(key, value, why))
+        return self.given.get(key, value)
 
     def choose_vocabulary(self) -> tuple[int, float]:
         """How text is cut: about how many tokens there are, and how many characters each has."""
@@ -122,6 +120,8 @@ class Planner:
         if f.kind == "labels" and shape.family == "bert":
             shape = replace(shape, ffn=self.choose("model.ffn", min(256, 2 * shape.width), why))
             self.choose("model.pooling", "mean", Message("every word of a short text counts"))
+            if f.two_texts:
+                self.choose("model.segments", 4, Message("words that both texts have are marked"))
         if (f.kind, shape.family) in (("labels", "bert"), ("pairs", "marian")) and f.longest / each > 250:
             most = 512 if f.kind == "labels" else self.tokens  # a step holds no longer pair
             self.choose("model.context", min(most, 8 * math.ceil(f.longest / each / 8) + 8),

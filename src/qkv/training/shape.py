@@ -40,7 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": "width", "num_hidden_layers": "layers", "intermediate_size": "ffn",
              "num_attention_heads": "heads", "hidden_act": "activation", "max_position_embeddings": "context",
              "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
-             "type_vocab_size": 2},
+             "type_vocab_size": "segments"},
     "t5": {"d_model": "width", "num_layers": "layers", "num_heads": "heads", "d_ff": "ffn", "d_kv": "head_dim",
            "feed_forward_proj": "activation", "dropout_rate": "dropout", "tie_word_embeddings": "tied"},
     "glm_blank": {"block_position_encoding": True, "hidden_size": "width", "num_layers": "layers",
@@ -89,6 +89,8 @@ class Shape(Part):
     context: int = 256
     tied: bool = True
     pooling: Literal["", "first", "last", "mean"] = ""  # which states labels are read from; empty: the family's usual
+
+    segments: Literal[2, 4] = 2  # of two texts; 4: words that both have are marked (collate.py)
 
     where = "model"
     ranges = (

@@ -68,6 +68,7 @@ class Labeller:
     known: Mapping[str, int]
     share: float
     separator: str  # for the tab between two texts
+    shared: bool = False  # whether words that both have are marked
 
     def mark(self, text: str) -> str:
         """A text, or two, as the tokenizer reads it."""
@@ -107,7 +108,7 @@ class Labeller:
             width = min(boxes.shape(key)[2], self.run.model.context)
             changed = map(change, base.take_rows(rows, key), key)
             some = base.truncate_rows([row for many in changed for row in many], width)
-            made = collate_texts(self.tokenizer, some, self.share, width)
+            made = collate_texts(self.tokenizer, some, self.share, width, shared=self.shared)
             return collate.add_labels(made, [classes[i] for i in key], **shares)
 
         return make_batch
@@ -131,7 +132,8 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     names = map(str, range(each)) if layout.shares == "choices" else model.labels
     known = {name: i for i, name in enumerate(names)}
     share = s.auxiliary / max(1, each) if model.spec.decoder and model.spec.head else 0.0
-    labeller = Labeller(run, tokenizer, layout, each, known, share, separator)
+    shared = bool((model.config or {}).get("shared_words"))
+    labeller = Labeller(run, tokenizer, layout, each, known, share, separator, shared)
     texts, rows, classes, lengths = labeller.encode_texts(splits.train)  # type: ignore[arg-type]
     who = base.identify_rows(run, rows, classes)
     notes = base.note_long_rows(lengths, context, ends=True)
@@ -158,13 +160,18 @@ def plan_labels(run: Run, splits: Splits, model: Model, *, layout: Layout = Layo
     return Plan(boxes.batches, labeller.maker(rows, boxes, classes), who, notes), labeller.hold_out
 
 
-def collate_texts(tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int | None) -> collate.Batch:
-    """Rows of ids as a batch in which no word is learnt, or each by its share."""
+def collate_texts(
+    tokenizer: Tokenizer, rows: list[list[int]], share: float, width: int | None, *, shared: bool = False
+) -> collate.Batch:
+    """Rows of ids as a batch in which no word is learnt, or each by its share; words that two texts have are marked."""
     pad = tokenizer.pad_id or 0
     if share:
         return collate.collate_labelled_text(rows, pad=pad, share=share, width=width)
     silent = [(row, [IGNORED] * len(row)) for row in rows]
-    return collate.collate_masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+    batch = collate.collate_masked(silent, pad=pad, width=width, separator=tokenizer.sep_id)
+    if not shared or batch.segments is None:
+        return batch
+    return replace(batch, segments=collate.mark_shared(batch.target, batch.segments, tokenizer.special_ids))
 
 
 @torch.inference_mode()
