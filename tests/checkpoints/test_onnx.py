@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ SPECS = {
     "decoder": Spec(VOCABULARY, make_stack("causal", None, 6, None), head=Head("untied")),
     "encoder": Spec(VOCABULARY, encoder=make_stack("full", None, None, None), head=Head("tied")),
     "labels": Spec(VOCABULARY, encoder=make_stack("full", None, None, None), head=None, labels=Labels(3)),
+    "two texts": Spec(VOCABULARY, encoder=replace(make_stack("full", None, None, None), segments=4), head=None,
+                      labels=Labels(3)),
     "both": Spec(VOCABULARY, make_stack("causal", None, None, None, cross=True), make_stack("full", None, None),
                  head=Head("tied")),
 }  # fmt: skip
@@ -98,8 +101,10 @@ def test_the_graphs_give_the_numbers_of_the_core(made: tuple[Transformer, Run]) 
         mask, source_mask = torch.ones_like(ids, dtype=torch.bool), torch.ones(rows, 5, dtype=torch.bool)
         mask[-1, 1 + new :], source_mask[-1, 3:] = False, False
         if core.spec.decoder is None:
-            out = run.call("model", {"ids": ids, "padding_mask": mask})
-            inputs = Inputs(padding_mask=mask)
+            kinds = ids % 4 if core.spec.stack.segments else None
+            given = {} if kinds is None else {"segments": kinds}
+            out = run.call("model", {"ids": ids, "padding_mask": mask, **given})
+            inputs = Inputs(padding_mask=mask, segments=kinds)
             expected = core.classify(ids, inputs) if core.spec.labels else core(ids, inputs).logits * mask[..., None]
             got = torch.tensor(out["labels" if core.spec.labels else "logits"])
             got = got if core.spec.labels else got * mask[..., None]

@@ -77,7 +77,7 @@ class Program(nn.Module):
             self.core(at["source"][:, :1] * 0, source, cache, mode="prefill")
             return flatten(cache.memory)
         if self.core.spec.decoder is None:
-            inputs = Inputs(padding_mask=at["padding_mask"])
+            inputs = Inputs(padding_mask=at["padding_mask"], segments=at.get("segments"))
             if self.core.spec.labels:
                 return [self.core.classify(at["ids"], inputs, mode="prefill")]
             logits, hidden = self.core(at["ids"], inputs, mode="prefill")
@@ -114,6 +114,8 @@ def plan_graphs(core: Transformer) -> list[Graph]:
         graph = Graph("model", outputs=["labels"] if s.labels else ["logits", "hidden"] if s.head else ["hidden"])
         graph.add_input("ids", ids, batch=0, tokens=1)
         graph.add_input("padding_mask", mask, batch=0, tokens=1)
+        if s.labels and s.stack.segments > 1:  # a label may be that of two texts
+            graph.add_input("segments", 0 * ids, batch=0, tokens=1)
         return [graph]
     cache, layers, graphs = Past(), len(s.decoder.blocks), list[Graph]()
     source = Inputs(source=ids, source_padding_mask=mask) if s.encoder else None
