@@ -112,7 +112,7 @@ def test_words_that_both_texts_have_are_marked(tmp_path: Path) -> None:
         assert [kind >= 2 for kind in kinds] == [i in shared for i in row]
 
 
-def test_a_mark_on_shared_words_needs_two_texts_and_stays_in_what_goes_on_from_it(tmp_path: Path) -> None:
+def test_a_mark_on_shared_words_needs_two_texts_and_is_kept(tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("".join(f"{a}\t{label}\n" for a, _, label in ROWS), encoding="utf-8")
     with pytest.raises(QkvError, match=r"model\.segments=4"):
         assemble(from_files([tmp_path / "one.tsv"], [*BASE, "model.segments=4"]), device="cpu")
