@@ -1,5 +1,6 @@
 """Two texts with one label: training reads them as `classify` does, with the separators of the model's own template."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_a_mark_on_shared_words_needs_two_texts_and_is_kept(tmp_path: Path) -> N
     begun.save(tmp_path / "begun")
     again = check_rows(make_run(tmp_path, f"base={tmp_path / 'begun'}"))
     assert (again.model.config or {})["shared_words"]
+
+
+def test_a_tab_within_a_text_makes_no_second_one(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"{a}\t{b}", "label": label}) for a, b, label in ROWS]
+    (tmp_path / "tabs.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    run = from_files([tmp_path / "tabs.jsonl"], [*BASE])
+    assert (run.data.two_texts, run.model.segments) == (False, 2)  # type: ignore[union-attr]
+    assemble(run, device="cpu")
 
 
 @pytest.mark.parametrize("segments", [1, 2])

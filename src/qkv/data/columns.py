@@ -65,19 +65,19 @@ class Column:
         return self.different >= 2 and self.rows >= FEW * self.different and self.width <= NARROW and self.words <= 5
 
     @property
-    def some(self) -> str:
+    def sample(self) -> str:
         """What stands in the first of its different cells."""
         return "".join([*self.counts][:20])
 
     @property
     def is_written(self) -> bool:
         """Whether letters make up most of it, as of no dates and numbers."""
-        return 2 * sum(map(str.isalpha, self.some)) >= len(self.some)
+        return 2 * sum(map(str.isalpha, self.sample)) >= len(self.sample)
 
     @property
     def is_text(self) -> bool:
         """Whether many of its cells are different texts of several words, or of Chinese, and begin differently."""
-        chinese = any(c > "\u2e7f" for c in self.some)
+        chinese = any(c > "\u2e7f" for c in self.sample)
         if not self.is_written:
             return False
         various = 10 * self.different > self.rows and len({cell[:6] for cell in self.counts}) >= 5

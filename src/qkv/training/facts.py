@@ -94,7 +94,7 @@ def measure_data(splits: Splits, objective: str) -> Facts:
                  lengths[int(0.99 * (len(lengths) - 1))], splits.share,
                  min(measure_recurring(side) for side in (sources, targets)),
                  choose_metric(list(zip(sources, targets, strict=True))) if targets else "bleu",
-                 measure_once(sources) if labelled else 1.0, labelled and all("\t" in text for text in sources))
+                 measure_once(sources) if labelled else 1.0)
 
 
 def count_unspaced(text: str) -> int:

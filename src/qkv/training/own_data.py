@@ -134,7 +134,8 @@ def make_run(values: Mapping[str, Any], words: Iterable[str], path: Path, folder
     given |= {"model.family": usual.model.family} | ({"model.width": spec.stack.width} if spec else {})
     with dry_run():
         splits = read()
-        choices = plan(measure_data(splits, objective), given)
+        two_texts = usual.data is not None and usual.data.two_texts
+        choices = plan(replace(measure_data(splits, objective), two_texts=two_texts), given)
     if splits.share:
         why = Message("{held:,} of {rows:,} rows, by hash: with this share a longer file holds them out too",
                       held=len(splits.valid), rows=len(splits.train) + len(splits.valid))

@@ -89,7 +89,6 @@ class Shape(Part):
     context: int = 256
     tied: bool = True
     pooling: Literal["", "first", "last", "mean"] = ""  # which states labels are read from; empty: the family's usual
-
     segments: Literal[2, 4] = 2  # of two texts; 4: words that both have are marked (collate.py)
 
     where = "model"
